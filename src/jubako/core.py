@@ -1,0 +1,78 @@
+"""The plain dataclasses that the parts of Jubako speak to each other.
+
+Who fills which:
+  SamplingParams    the caller (library, command line, server); read by text.sampling
+  Token             engine.generate, one for each token it yields
+  GenerationStats   engine.generate, when the last token is out
+The network's sizes are `arch.config.Config`; stored tensors are `files.tensors.StoredTensor`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .errors import RequestError
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is chosen from the logits.
+
+    temperature 0 is greedy. top_k 0, top_p 1 and min_p 0 switch those filters off. Penalties follow
+    the OpenAI definition over the tokens generated so far; repetition_penalty also sees the prompt.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("top_k", 0, 2**31),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", 0.01, 100.0),
+            ("frequency_penalty", -100.0, 100.0),
+            ("presence_penalty", -100.0, 100.0),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise RequestError(f"{name} is {value}; it must lie between {low} and {high}")
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token: its id, and the text that became complete with it (may be empty)."""
+
+    id: int
+    text: str
+
+
+@dataclass
+class GenerationStats:
+    """What one generation did, in tokens and seconds."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    finish_reason: str = ""  # "stop" (an end token), "length"
+    extra: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode speed; the first token belongs to the prompt."""
+        steps = self.generated_tokens - 1
+        return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
+
+    @property
+    def ms_per_step(self) -> float:
+        steps = self.generated_tokens - 1
+        return 1000 * self.decode_seconds / steps if steps > 0 else 0.0
