@@ -9,7 +9,7 @@ The network's sizes are `arch.config.Config`; stored tensors are `files.tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .errors import RequestError
 
@@ -46,12 +46,15 @@ class SamplingParams:
                 raise RequestError(f"{name} is {value}; it must lie between {low} and {high}")
 
 
-@dataclass(frozen=True)
-class Token:
-    """One generated token: its id, and the text that became complete with it (may be empty)."""
+class Token(int):
+    """One generated token: the id itself, and the text that became complete with it (may be empty)."""
 
-    id: int
     text: str
+
+    def __new__(cls, id: int, text: str = "") -> Token:
+        token = super().__new__(cls, id)
+        token.text = text
+        return token
 
 
 @dataclass
@@ -63,8 +66,8 @@ class GenerationStats:
     generated_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
-    finish_reason: str = ""  # "stop" (an end token), "length"
-    extra: dict[str, float] = field(default_factory=dict)
+    finish_reason: str = ""  # "stop": an end token; "length": max_tokens or the context is used up
+    seed: int = 0  # what the sampler drew with; gives the same text again
 
     @property
     def tokens_per_second(self) -> float:

@@ -1,0 +1,122 @@
+"""The command line: one file per command, each imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core import SamplingParams
+from ..errors import JubakoError, RequestError
+
+app = typer.Typer(
+    help="Jubako runs Qwen3.8-Flash-Next on hardware you own.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+COMMANDS = ("run", "chat", "inspect", "synth", "bench")
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--model", "-m", metavar="FILE", help="Model file; again for overrides, a draft layer, a side file."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, or reference (plain float32 torch, slow).")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; by default one per physical core.")]
+KvBits = Annotated[int, typer.Option(help="Bits of a cached key or value: 8 or 16.")]
+Context = Annotated[int | None, typer.Option(help="Tokens of context to make room for.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
+TopK = Annotated[int, typer.Option(help="Only the K likeliest tokens; 0: all.")]
+TopP = Annotated[float, typer.Option(help="Only the likeliest tokens that make up this probability.")]
+MinP = Annotated[float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+Think = Annotated[bool, typer.Option("--think/--no-think", help="Let the model think before it answers.")]
+
+
+@app.command(epilog='Example: jubako run -m model.gguf "Why is the sky blue?"')
+def run(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; read from standard input when left out.")] = None,
+    model: Files = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")] = False,
+    think: Think = False,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    kv_bits: KvBits = 8,
+    context: Context = None,
+) -> None:
+    """Answer one prompt, streaming; then say how fast."""
+    from .run import run as command
+
+    if prompt is None:
+        if sys.stdin.isatty():
+            raise RequestError('no prompt: give one as an argument (jubako run "...") or on standard input')
+        prompt = sys.stdin.read()
+    params = SamplingParams(temperature, top_k, top_p, min_p, seed=seed)
+    command(prompt, _load(model, device, threads, kv_bits, context), params, max_tokens, raw, think, system)
+
+
+@app.command(epilog="Example: jubako chat -m model.gguf --think")
+def chat(
+    model: Files = None,
+    think: Think = False,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    max_tokens: MaxTokens = 2048,
+    temperature: Temperature = 0.7,
+    top_k: TopK = 20,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    kv_bits: KvBits = 8,
+    context: Context = None,
+) -> None:
+    """Talk with the model in the terminal. /help there lists what can be typed."""
+    from .chat import Chat
+
+    params = SamplingParams(temperature, top_k, top_p, min_p, seed=seed)
+    Chat(_load(model, device, threads, kv_bits, context), params, max_tokens, think, system).loop()
+
+
+@app.command(epilog="Example: jubako inspect model-00001-of-00003.gguf mtp.gguf")
+def inspect(
+    files: Annotated[list[Path], typer.Argument(help="Model file, then overrides, draft layer, side files.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what a model file holds and what a token reads of it, from its header alone."""
+    from .inspect import inspect as command
+
+    command(files, json)
+
+
+def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None):  # type: ignore[no-untyped-def]
+    from .open import open_with_status
+
+    return open_with_status(files, device, threads, kv_bits, context)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point. Exit codes: 0 done, 1 an error that was explained, 2 wrong usage, 130 interrupted."""
+    try:
+        app(args=arguments, prog_name="jubako")
+    except JubakoError as error:
+        print(f"jubako: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,5 @@
+"""`python -m jubako.cli`."""
+
+from . import main
+
+main()

@@ -1,0 +1,68 @@
+"""Streaming an answer to the terminal, and the line of figures after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..core import GenerationStats, SamplingParams
+from ..engine.model import Model
+from ..engine.session import Session
+
+
+def stream_answer(
+    model: Model, prompt: Sequence[int], params: SamplingParams, max_tokens: int, session: Session | None = None
+) -> tuple[str, GenerationStats]:
+    """Write the answer to standard output as it comes; the whole text and its figures. Ctrl-C ends the answer early."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("Reading the prompt"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True
+    )
+    task = bar.add_task("", total=len(prompt))
+    generation = model.generate(
+        prompt,
+        max_tokens=max_tokens,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        seed=params.seed,
+        session=session,
+        progress=lambda read: bar.update(task, completed=read),
+    )
+    pieces: list[str] = []
+    if console.is_terminal and len(prompt) > 256:
+        bar.start()
+    try:
+        for token in generation:
+            bar.stop()
+            pieces.append(token.text)
+            _write(token.text)
+        pieces.append(generation.rest)
+        _write(generation.rest)
+    except KeyboardInterrupt:
+        generation.close()
+        generation.stats.finish_reason = "interrupted"
+    finally:
+        bar.stop()
+    _write("\n")
+    return "".join(pieces), generation.stats
+
+
+def figures(stats: GenerationStats) -> str:
+    """One line: tokens, speed and why it ended."""
+    read = stats.prompt_tokens - stats.cached_tokens
+    prefill = f"{read / stats.prefill_seconds:.1f} tok/s" if stats.prefill_seconds else "-"
+    cached = f", {stats.cached_tokens} cached" if stats.cached_tokens else ""
+    return (
+        f"prompt {stats.prompt_tokens} tokens{cached}, {prefill} · answer {stats.generated_tokens} tokens, "
+        f"{stats.tokens_per_second:.1f} tok/s, {stats.ms_per_step:.2f} ms/step · {stats.finish_reason}"
+    )
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

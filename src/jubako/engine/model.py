@@ -1,0 +1,171 @@
+"""`jubako.load` and the model it gives: the whole engine as a library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..arch.config import Config
+from ..arch.weights import Network, load_network
+from ..core import SamplingParams
+from ..errors import FileFormatError, RequestError
+from ..files import ModelFiles, open_model
+from ..text.template import ChatTemplate
+from ..text.tokenizer import Tokenizer
+from .executor import Executor
+from .generate import Generation
+from .session import Session
+
+DEVICES = ("auto", "cpu", "reference")
+CHUNK = 512  # prompt tokens read per pass: enough for each expert to see a matrix, small enough for the caches
+
+
+def load(
+    path: str | Path | Sequence[str | Path],
+    device: str = "auto",
+    *,
+    threads: int | None = None,
+    kv_bits: int = 8,
+    context: int | None = None,
+) -> Model:
+    """Open a model and make it ready to run.
+
+    path     a GGUF file, any part of a split set, a directory with a safetensors checkpoint, or a list: the trunk
+             first, then override files, a draft-layer file, an n-gram side file
+    device   "cpu", "reference" (plain float32 torch, slow, the specification), or "auto"
+    threads  CPU threads; None: one per physical core this process may use
+    kv_bits  8 or 16: how keys and values are cached
+    context  tokens a session may hold; None: what the file allows
+
+    Raises FileFormatError, MissingTensorError, MachineError, RequestError.
+    """
+    if device not in DEVICES:
+        raise RequestError(f"device is {device!r}; it can be {', '.join(DEVICES)}")
+    if kv_bits not in (8, 16):
+        raise RequestError(f"kv_bits is {kv_bits}; it can be 8 or 16")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise RequestError(f"threads is {threads}; it must lie between 1 and 1024")
+    paths = [path] if isinstance(path, (str, Path)) else list(path)
+    files = open_model([Path(p) for p in paths])
+    network = load_network(files)
+    executor = _executor(network, device, threads, kv_bits)
+    return Model(network, executor, files, context)
+
+
+def _executor(network: Network, device: str, threads: int | None, kv_bits: int) -> Executor:
+    if device == "reference":
+        from .reference import ReferenceExecutor
+
+        return ReferenceExecutor(network)
+    from .cpu import CpuExecutor
+
+    return CpuExecutor(network, threads=threads, kv_bits=kv_bits)
+
+
+class Model:
+    """A network on a device, with its tokenizer and chat template. Made by `jubako.load`.
+
+    tokenizer and template are None when the file carries no vocabulary; token ids still work then.
+    """
+
+    def __init__(self, network: Network, executor: Executor, files: ModelFiles, context: int | None) -> None:
+        self.config: Config = network.config
+        self.network = network
+        self.executor = executor
+        self.context = _context(self.config, context)
+        self.tokenizer: Tokenizer | None = _tokenizer(files)
+        self.template: ChatTemplate | None = _template(files, self.tokenizer)
+
+    def session(self, context: int | None = None) -> Session:
+        """An empty sequence with room for `context` tokens (the model's by default)."""
+        return Session(self.executor, _context(self.config, context) if context else self.context, CHUNK)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; spelled special tokens stay text. Raises RequestError without a vocabulary."""
+        return self._need_tokenizer().encode(text)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Token ids of a chat through the model's template; `options` go to the template (tools, enable_thinking, …)."""
+        self._need_tokenizer()
+        assert self.template is not None
+        return self.template.encode(messages, **options)
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """Next-token logits after every token of `ids`, read from an empty context: float32 [len(ids), vocabulary]."""
+        ids = _ids(ids)
+        if len(ids) > self.context:
+            raise RequestError(f"{len(ids)} tokens do not fit in the context of {self.context}")
+        session = self.session(context=max(1, len(ids)))
+        return torch.from_numpy(session.logits(ids))
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        seed: int | None = None,
+        stop_ids: Collection[int] | None = None,
+        session: Session | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Generation:
+        """Continue `prompt` (token ids, or plain text). Iterate over the result for tokens; then read its `stats`.
+
+        Ends at `max_tokens`, at the end of the context, or before one of `stop_ids` (None: the vocabulary's end
+        tokens; an empty collection: never). With a `session` whose tokens begin the prompt only the rest is read.
+        The other arguments are those of `core.SamplingParams`. Raises RequestError for values out of range.
+        """
+        if max_tokens < 1:
+            raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")
+        params = SamplingParams(
+            temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
+        )
+        ids = self.encode(prompt) if isinstance(prompt, str) else _ids(prompt)
+        if stop_ids is None:
+            stop_ids = self.tokenizer.eos_ids if self.tokenizer else ()
+        session = session or self.session()
+        session.check_fits(ids)
+        return Generation(session, ids, params, max_tokens, stop_ids, self.tokenizer, progress)
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError("this model file carries no vocabulary; give token ids instead of text")
+        return self.tokenizer
+
+
+def _ids(ids: Sequence[int]) -> list[int]:
+    return [int(id) for id in ids]
+
+
+def _context(config: Config, context: int | None) -> int:
+    if context is None:
+        return config.context_length
+    if not 1 <= context <= config.context_length:
+        raise RequestError(f"context is {context}; this model takes 1 to {config.context_length}")
+    return context
+
+
+def _tokenizer(files: ModelFiles) -> Tokenizer | None:
+    if files.kind == "safetensors":
+        return Tokenizer.from_huggingface(files.directory) if (files.directory / "tokenizer.json").exists() else None
+    return Tokenizer.from_metadata(files.metadata) if "tokenizer.ggml.tokens" in files.metadata else None
+
+
+def _template(files: ModelFiles, tokenizer: Tokenizer | None) -> ChatTemplate | None:
+    if tokenizer is None:
+        return None
+    source = files.metadata.get("tokenizer.chat_template")
+    if source is not None and not isinstance(source, str):
+        raise FileFormatError(f"tokenizer.chat_template is a {type(source).__name__}; it must be a string")
+    return ChatTemplate(source, tokenizer)
+
+

@@ -1,0 +1,82 @@
+"""A sequence: the tokens read so far and the network's state after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..errors import RequestError
+from .executor import Executor
+
+
+class Session:
+    """One sequence of tokens on one executor. Owns the state; `ids` are exactly the tokens the state has read."""
+
+    def __init__(self, executor: Executor, context: int, chunk: int) -> None:
+        self.executor = executor
+        self.context = context
+        self.chunk = chunk
+        self.ids: list[int] = []
+        self.state = executor.new_state(context)
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.ids = []
+        self.state = self.executor.new_state(self.context)
+
+    def keep_prefix_of(self, ids: Sequence[int]) -> int:
+        """Make the session a proper prefix of `ids`; how many tokens it keeps.
+
+        Recurrent state can't be taken back, so it is all or nothing: everything read so far, or a fresh start.
+        """
+        if self.length >= len(ids) or self.ids != list(ids[: self.length]):
+            self.reset()
+        return self.length
+
+    def prefill(self, ids: Sequence[int], progress: Callable[[int], None] | None = None) -> np.ndarray:
+        """Read `ids` in chunks; float32 logits [vocabulary] after the last. `progress` gets the tokens read so far.
+
+        Raises RequestError if they do not fit. When interrupted, the session holds the chunks that were really read.
+        """
+        return self._read(ids, last_only=True, progress=progress)[-1][-1]
+
+    def logits(self, ids: Sequence[int]) -> np.ndarray:
+        """Read `ids` in chunks; float32 logits [len(ids), vocabulary]."""
+        return np.concatenate(self._read(ids, last_only=False))
+
+    def decode(self, id: int) -> np.ndarray:
+        """Read one token; float32 logits [vocabulary] after it."""
+        return self._read([id], last_only=True)[-1][-1]
+
+    def _read(
+        self, ids: Sequence[int], *, last_only: bool, progress: Callable[[int], None] | None = None
+    ) -> list[np.ndarray]:
+        self.check_fits(ids, self.length)
+        logits: list[np.ndarray] = []
+        for start in range(0, len(ids), self.chunk):
+            part = list(ids[start : start + self.chunk])
+            result = self.executor.forward(part, self.state, last_only=last_only)
+            self.ids.extend(part)
+            logits = [result] if last_only else [*logits, result]
+            if progress:
+                progress(start + len(part))
+        return logits
+
+    def check_fits(self, ids: Sequence[int], start: int = 0) -> None:
+        """Raise RequestError unless `ids` are valid tokens and fit in the context from position `start` on."""
+        if len(ids) == 0:
+            raise RequestError("the prompt is empty; give at least one token")
+        if start + len(ids) > self.context:
+            raise RequestError(
+                f"{start + len(ids)} tokens do not fit in the context of {self.context}; "
+                "shorten the prompt or ask for a larger context"
+            )
+        vocabulary = self.executor.config.vocabulary
+        for id in ids:
+            if not 0 <= id < vocabulary:
+                raise RequestError(f"token id {id} is outside the vocabulary of {vocabulary}")
