@@ -1,0 +1,51 @@
+"""What the decoders share: array types and the unpacking of scales, nibbles, bits and 2-bit codes.
+
+A decoder takes `blocks`, uint8 [n, bytes of a block], and fills `out`, float32 [n, weights of a block].
+Codes are multiplied in float32 in ggml's order, so that the result is ggml's bit for bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Blocks = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+_PAIR = np.array([0, 4], np.uint8)[:, None]
+_QUAD = np.array([0, 2, 4, 6], np.uint8)[:, None]
+_OCTET = np.arange(8, dtype=np.uint8)[:, None]
+
+
+def half(blocks: Blocks, at: int) -> Floats:
+    """The IEEE half at byte `at` of every block, as float32 [n, 1]."""
+    return blocks[:, at : at + 2].view("<f2").astype(np.float32)
+
+
+def nibbles(packed: Blocks, group: int) -> Blocks:
+    """Per `group` bytes: all low nibbles, then all high ones. [n, b] -> [n, 2·b]."""
+    n, size = packed.shape
+    return ((packed.reshape(n, size // group, 1, group) >> _PAIR) & 15).reshape(n, 2 * size)
+
+
+def pair_nibbles(packed: Blocks) -> Blocks:
+    """Byte by byte, low nibble first. [n, b] -> [n, 2·b]."""
+    return nibbles(packed, 1)
+
+
+def twos(packed: Blocks, group: int) -> Blocks:
+    """Per `group` bytes: bits 0-1 of all, then bits 2-3, 4-5, 6-7. [n, b] -> [n, 4·b]."""
+    n, size = packed.shape
+    return ((packed.reshape(n, size // group, 1, group) >> _QUAD) & 3).reshape(n, 4 * size)
+
+
+def bits(packed: Blocks, group: int) -> Blocks:
+    """Per `group` bytes: bit 0 of all, then bit 1, … bit 7. [n, b] -> [n, 8·b]."""
+    n, size = packed.shape
+    return ((packed.reshape(n, size // group, 1, group) >> _OCTET) & 1).reshape(n, 8 * size)
+
+
+def scaled(out: Floats, scales: Floats, codes: NDArray[np.generic]) -> None:
+    """out = scales[n, s] times codes[n, weights], each scale for an equal run of weights."""
+    n, count = scales.shape
+    np.multiply(scales[:, :, None], codes.reshape(n, count, -1), out=out.reshape(n, count, -1), dtype=np.float32)
