@@ -1,0 +1,164 @@
+"""Choosing the next token from the logits.
+
+Order: penalties, temperature, top-k, top-p, min-p, draw. The random number of a draw is a function of (seed, position) alone,
+and candidates are laid out from the likeliest down: two slightly different distributions at one position, such as a draft's
+and the network's own, therefore mostly give the same token.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..core import SamplingParams
+from ..errors import JubakoError, RequestError
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_BLOCK = 64  # logits per block when looking for the largest ones
+_FIRST_CANDIDATES = 256
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) from the counter (seed, position): two rounds of splitmix64 (Steele, Lea & Flood 2014)."""
+    mixed = _splitmix64((_splitmix64(seed & _MASK) + position * _GOLDEN) & _MASK)
+    return (mixed >> 11) * 2.0**-53
+
+
+def _splitmix64(state: int) -> int:
+    z = (state + _GOLDEN) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+class Sampler:
+    """Samples one sequence. `seed` is the one in use, drawn afresh where the parameters name none."""
+
+    def __init__(self, params: SamplingParams, prompt_ids: Sequence[int] = ()) -> None:
+        self.params = params
+        self.seed = secrets.randbits(63) if params.seed is None else params.seed
+        self._penalties = _Penalties(params, prompt_ids)
+
+    def accept(self, token: int) -> None:
+        """Tell that `token` is now part of the text; penalties count it from here on."""
+        self._penalties.count(token)
+
+    def sample(self, logits: np.ndarray, position: int) -> int:
+        """The token for `position` (its index in the sequence) from logits [V], which stay as they are.
+
+        -inf bars a token; NaN or +inf, or -inf everywhere, raises JubakoError. Of equal logits the lowest id comes first.
+        """
+        logits = self._penalties.apply(np.asarray(logits, np.float32))
+        largest = float(logits.max())
+        if not math.isfinite(largest):
+            raise JubakoError(f"the largest logit at position {position} is {largest}; the network's numbers broke down")
+        if self.params.temperature == 0:
+            return int(logits.argmax())
+        return self._draw(logits, np.float32(largest), uniform(self.seed, position))
+
+    def _draw(self, logits: np.ndarray, largest: np.float32, u: float) -> int:
+        ids, weights, total = self._candidates(logits, largest, u)
+        reached = np.cumsum(weights)
+        if self.params.top_p < 1:
+            keep = reached - weights < self.params.top_p * total
+            keep[0] = True
+            weights, total = weights[keep], 0.0
+        if self.params.min_p > 0:
+            weights, total = weights[weights >= self.params.min_p * weights[0]], 0.0
+        reached = np.cumsum(weights)
+        index = int(np.searchsorted(reached, u * (total or reached[-1]), side="right"))
+        return int(ids[min(index, len(weights) - 1)])
+
+    def _candidates(self, logits: np.ndarray, largest: np.float32, u: float) -> tuple[np.ndarray, np.ndarray, float]:
+        """The likeliest tokens, as many as the filters and the draw can reach.
+
+        Returns ids, weights exp((logit - largest) / temperature) in falling order, and the sum of weights after top-k.
+        """
+        params = self.params
+        if params.top_k:
+            ids = largest_ids(logits, params.top_k)
+            weights = self._weights(logits[ids], largest)
+            return ids, weights, float(weights.sum())
+        total = float(self._weights(logits, largest).sum())
+        width = _FIRST_CANDIDATES
+        while True:
+            ids = largest_ids(logits, width)
+            weights = self._weights(logits[ids], largest)
+            mass = float(weights.sum())
+            if params.top_p < 1:
+                enough = mass >= params.top_p * total
+            else:
+                enough = weights[-1] < params.min_p if params.min_p > 0 else mass > u * total
+            if enough or width >= len(logits):
+                return ids, weights, total
+            width *= 8
+
+    def _weights(self, logits: np.ndarray, largest: np.float32) -> np.ndarray:
+        return np.exp((logits - largest).astype(np.float64) / self.params.temperature)
+
+
+def largest_ids(logits: np.ndarray, count: int) -> np.ndarray:
+    """Ids of the `count` largest logits, largest first, equal ones by rising id; -inf is never among them.
+
+    Only logits that reach the count-th largest of the blocks' maxima can be among them, so nothing long is sorted.
+    """
+    floor = np.float32(-np.inf)
+    blocks = len(logits) // _BLOCK
+    if count <= blocks:
+        maxima = logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+        floor = np.partition(maxima, blocks - count)[blocks - count]
+    ids = np.flatnonzero(logits >= floor if floor > -np.inf else logits > floor)
+    return ids[np.argsort(-logits[ids], kind="stable")[:count]]
+
+
+class _Penalties:
+    """Which tokens were seen and how often, and what that does to their logits.
+
+    repetition (Keskar et al. 2019) divides positive and multiplies negative logits of every token in prompt or text;
+    frequency and presence (OpenAI) subtract per occurrence and once, for the generated text only.
+    """
+
+    def __init__(self, params: SamplingParams, prompt_ids: Sequence[int]) -> None:
+        self._params = params
+        self._repetition = params.repetition_penalty != 1
+        self._active = self._repetition or params.frequency_penalty != 0 or params.presence_penalty != 0
+        self._slots: dict[int, int] = {}  # token -> its place in the two arrays
+        self._ids = np.zeros(1024, np.int64)
+        self._counts = np.zeros(1024, np.float32)  # occurrences in the generated text
+        if self._repetition:
+            for token in prompt_ids:
+                self._slot(token)
+
+    def count(self, token: int) -> None:
+        if self._active:
+            self._counts[self._slot(token)] += 1
+
+    def _slot(self, token: int) -> int:
+        slot = self._slots.setdefault(int(token), len(self._slots))
+        if slot == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._ids[slot] = token
+        return slot
+
+    def apply(self, logits: np.ndarray) -> np.ndarray:
+        """The logits with penalties, a copy if there are any."""
+        used = len(self._slots)
+        if not used:
+            return logits
+        ids, counts = self._ids[:used], self._counts[:used]
+        if ids.min() < 0 or ids.max() >= len(logits):
+            raise RequestError(f"token id {ids.max()} or {ids.min()} is not in the vocabulary of {len(logits)}")
+        logits = logits.copy()
+        values = logits[ids]
+        if self._repetition:
+            penalty = np.float32(self._params.repetition_penalty)
+            values = np.where(values > 0, values / penalty, values * penalty)
+        values -= np.float32(self._params.frequency_penalty) * counts
+        values -= np.float32(self._params.presence_penalty) * (counts > 0)
+        logits[ids] = values
+        return logits
