@@ -17,8 +17,10 @@ GOLDEN = sorted({key.split(".")[0] for key in BLOCKS.files})
 
 def same_bits(got: np.ndarray, want: np.ndarray) -> bool:
     """Equal bit for bit, except that any NaN equals any NaN."""
-    nan = np.isnan(want)
-    return got.shape == want.shape and bool(((got.view(np.uint32) == want.view(np.uint32)) | (nan & np.isnan(got))).all())
+    if got.shape != want.shape:
+        return False
+    same = got.view(np.uint32) == want.view(np.uint32)
+    return bool((same | (np.isnan(want) & np.isnan(got))).all())
 
 
 def test_all_22_types_are_there() -> None:
@@ -53,7 +55,8 @@ def test_chunks_and_shapes_do_not_matter(name: str) -> None:
 
 def test_q1_0() -> None:
     block = np.concatenate([np.float16([0.5]).view(np.uint8), np.full(16, 0b00000101, np.uint8)])
-    assert np.array_equal(decode("Q1_0", block), np.tile(np.float32([0.5, -0.5, 0.5, -0.5, -0.5, -0.5, -0.5, -0.5]), 16))
+    values = np.float32([0.5, -0.5, 0.5, -0.5, -0.5, -0.5, -0.5, -0.5])
+    assert np.array_equal(decode("Q1_0", block), np.tile(values, 16))
 
 
 def test_pq2_0_is_q2_0_with_longer_blocks() -> None:
@@ -94,7 +97,7 @@ def test_nothing_decodes_to_nothing() -> None:
 
 
 def test_errors_say_what_is_wrong() -> None:
-    with pytest.raises(FileFormatError, match="35 bytes are no whole number of Q8_0 blocks of 34"):
+    with pytest.raises(FileFormatError, match="35 bytes are not made of whole Q8_0 blocks of 34"):
         decode("Q8_0", bytes(35))
     with pytest.raises(FileFormatError, match="'Q9_X' is not known"):
         decode("Q9_X", b"")

@@ -143,11 +143,11 @@ def _placed(
     ends = [info.offset for info in infos[1:]] + [room]
     prism = _is_prism(infos, ends, alignment)
     placed = []
-    for info, end in zip(infos, ends):
+    for info, end in zip(infos, ends, strict=True):
         field = f"tensor {info.name[:200]!r}"
         kind = _PRISM_Q2_0 if prism and info.type_id == _Q2_0.id else _block_type(path, field, info.type_id)
         if info.shape[-1] % kind.weights:
-            refuse(path, f"{field} has rows of {info.shape[-1]} weights, no whole number of {kind.name} blocks of {kind.weights}")
+            refuse(path, f"{field}: a row of {info.shape[-1]} is not whole {kind.name} blocks of {kind.weights}")
         bytes_ = math.prod(info.shape) // kind.weights * kind.bytes
         if info.offset % alignment:
             refuse(path, f"{field} has the offset {info.offset:,}, no multiple of the alignment {alignment}")
@@ -179,7 +179,7 @@ def _is_prism(infos: list[_Info], ends: list[int], alignment: int) -> bool:
     must be too short for ggml's.
     """
     too_short = False
-    for info, end in zip(infos, ends):
+    for info, end in zip(infos, ends, strict=True):
         if info.type_id != _Q2_0.id:
             continue
         weights, room = math.prod(info.shape), end - info.offset

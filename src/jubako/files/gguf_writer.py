@@ -18,7 +18,7 @@ from .cursor import ARRAY, SCALARS, STRING, Value
 from .gguf import MAGIC
 
 _ID_OF = {name: kind for kind, (name, _) in SCALARS.items()}
-_ID_OF_DTYPE = {np.dtype(dtype): kind for kind, (name, dtype) in SCALARS.items() if name != "bool"} | {np.dtype(bool): 7}
+_ID_OF_DTYPE = {np.dtype(bool if name == "bool" else dtype): kind for kind, (name, dtype) in SCALARS.items()}
 
 
 class GgufWriter:
@@ -82,7 +82,9 @@ class GgufWriter:
     def __enter__(self) -> GgufWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 self.close()

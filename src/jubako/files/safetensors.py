@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..quant import BY_NAME, BlockType
 from .mapping import map_file, refuse
@@ -43,7 +44,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
         tensors[name] = mapped_tensor(raw, path, name, kind, shape, start + begin)
         spans.append((begin, end, name))
     spans.sort()
-    for (_, end, name), (begin, _, following) in zip(spans, spans[1:]):
+    for (_, end, name), (begin, _, following) in pairwise(spans):
         if begin < end:
             refuse(path, f"tensors {name!r:.200} and {following!r:.200} overlap")
     return tensors
@@ -54,8 +55,9 @@ def _entry(path: Path, name: str, entry: Any, room: int) -> tuple[BlockType, tup
     if not isinstance(entry, dict):
         refuse(path, f"{field} is described by {entry!r:.100}, not by an object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if dtype not in _TYPES:
-        refuse(path, f"{field} has the dtype {dtype!r:.50}", f"Jubako reads {', '.join(_TYPES)}; use the BF16 checkpoint or a GGUF")
+    if not isinstance(dtype, str) or dtype not in _TYPES:
+        advice = f"Jubako reads {', '.join(_TYPES)}; use the BF16 checkpoint or a GGUF"
+        refuse(path, f"{field} has the dtype {dtype!r:.50}", advice)
     if not _naturals(shape) or len(shape) > MAX_DIMENSIONS or 0 in shape:
         refuse(path, f"{field} has the shape {shape!r:.100}", f"up to {MAX_DIMENSIONS} positive integers are possible")
     if not _naturals(offsets) or len(offsets) != 2:
@@ -68,7 +70,7 @@ def _entry(path: Path, name: str, entry: Any, room: int) -> tuple[BlockType, tup
     return kind, tuple(shape) or (1,), begin, end
 
 
-def _naturals(value: Any) -> bool:
+def _naturals(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
 
 
@@ -126,7 +128,7 @@ def _shards(path: Path, directory: Path) -> tuple[list[Path], dict[str, str]]:
             refuse(index, f"weight_map is {weight_map!r:.100}", "it must map tensor names to files")
         for name, file in weight_map.items():
             if not isinstance(file, str) or not _is_plain(file):
-                refuse(index, f"weight_map places {name!r:.200} in {file!r:.200}", "a file name in the same directory was expected")
+                refuse(index, f"weight_map places {name!r:.200} in {file!r:.200}", "it may only name files beside it")
         files = [directory / name for name in sorted(set(weight_map.values()))]
     else:
         weight_map = {}
@@ -136,7 +138,8 @@ def _shards(path: Path, directory: Path) -> tuple[list[Path], dict[str, str]]:
         files = [directory / name for name in part_names(files[0].name) or [file.name for file in files]]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
-        refuse(directory, f"{len(missing)} of {len(files)} files are missing: {', '.join(missing[:5])}", "download them")
+        what = f"{len(missing)} of {len(files)} files are missing: {', '.join(missing[:5])}"
+        refuse(directory, what, "download them")
     return files, weight_map
 
 

@@ -19,7 +19,7 @@ def _grid(width: int, magnitudes: tuple[int, ...], text: str) -> NDArray[np.floa
     packed = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.uint8)
     bits = 2 if len(magnitudes) <= 4 else 4
     codes = (packed[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & ((1 << bits) - 1)
-    grid = np.array(magnitudes, np.float32)[codes].reshape(-1, width)
+    grid: NDArray[np.float32] = np.array(magnitudes, np.float32)[codes].reshape(-1, width)
     grid.flags.writeable = False
     return grid
 

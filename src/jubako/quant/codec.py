@@ -96,9 +96,9 @@ def decode(which: BlockType | int | str, data: Any) -> Any:
 
 def _decode(kind: BlockType, data: NDArray[np.uint8]) -> Floats:
     if data.dtype != np.uint8 or data.ndim == 0:
-        raise FileFormatError(f"{kind.name} blocks are bytes (uint8) in at least one dimension, got {data.dtype} {data.shape}")
+        raise FileFormatError(f"{kind.name} blocks are an array of bytes (uint8), got {data.dtype} {data.shape}")
     if data.shape[-1] % kind.bytes:
-        raise FileFormatError(f"{data.shape[-1]} bytes are no whole number of {kind.name} blocks of {kind.bytes} bytes")
+        raise FileFormatError(f"{data.shape[-1]} bytes are not made of whole {kind.name} blocks of {kind.bytes}")
     count = data.shape[-1] // kind.bytes
     blocks = data.reshape(-1, kind.bytes) if count else np.empty((0, kind.bytes), np.uint8)
     out = np.empty((len(blocks), kind.weights), np.float32)

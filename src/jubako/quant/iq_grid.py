@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import codebooks
-from .layout import Blocks, Floats, half, pair_nibbles, scaled, twos, bits
+from .layout import Blocks, Floats, bits, half, pair_nibbles, scaled, twos
 
-_SIGNS = (1 - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").view(np.int8)).astype(
-    np.float32
-)  # [256, 8]: bit j set is minus for weight j
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_SIGNS = np.float32(1) - np.float32(2) * _BITS  # [256, 8]: bit j set is minus for weight j
 _EVEN_SIGNS = _SIGNS[codebooks.SIGNS]  # [128, 8]: seven bits given, the eighth makes the number of minus signs even
 _IQ1_DELTA = np.float32(0.125)
 
@@ -26,7 +25,8 @@ def _signed(codes: Floats, signs: Floats) -> Floats:
 def _even_signs(words: NDArray[np.uint32]) -> Floats:
     """Four 7-bit sign indices, low first, of every 32-bit word. [n, 8] -> [n, 8, 4, 8]."""
     index = (words[:, :, None] >> np.array([0, 7, 14, 21], np.uint32)) & 127
-    return _EVEN_SIGNS[index]
+    signs: Floats = _EVEN_SIGNS[index]
+    return signs
 
 
 def _fine(blocks: Blocks, scale: NDArray[np.generic], unit: float) -> Floats:

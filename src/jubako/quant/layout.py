@@ -22,10 +22,16 @@ def half(blocks: Blocks, at: int) -> Floats:
     return blocks[:, at : at + 2].view("<f2").astype(np.float32)
 
 
+def _planes(packed: Blocks, group: int, shifts: Blocks, mask: np.uint8) -> Blocks:
+    """Per `group` bytes: all of them shifted by shifts[0] and masked, then by shifts[1], … [n, b] -> [n, shifts·b]."""
+    n, size = packed.shape
+    codes: Blocks = (packed.reshape(n, size // group, 1, group) >> shifts) & mask
+    return codes.reshape(n, len(shifts) * size)
+
+
 def nibbles(packed: Blocks, group: int) -> Blocks:
     """Per `group` bytes: all low nibbles, then all high ones. [n, b] -> [n, 2·b]."""
-    n, size = packed.shape
-    return ((packed.reshape(n, size // group, 1, group) >> _PAIR) & 15).reshape(n, 2 * size)
+    return _planes(packed, group, _PAIR, np.uint8(15))
 
 
 def pair_nibbles(packed: Blocks) -> Blocks:
@@ -35,14 +41,12 @@ def pair_nibbles(packed: Blocks) -> Blocks:
 
 def twos(packed: Blocks, group: int) -> Blocks:
     """Per `group` bytes: bits 0-1 of all, then bits 2-3, 4-5, 6-7. [n, b] -> [n, 4·b]."""
-    n, size = packed.shape
-    return ((packed.reshape(n, size // group, 1, group) >> _QUAD) & 3).reshape(n, 4 * size)
+    return _planes(packed, group, _QUAD, np.uint8(3))
 
 
 def bits(packed: Blocks, group: int) -> Blocks:
     """Per `group` bytes: bit 0 of all, then bit 1, … bit 7. [n, b] -> [n, 8·b]."""
-    n, size = packed.shape
-    return ((packed.reshape(n, size // group, 1, group) >> _OCTET) & 1).reshape(n, 8 * size)
+    return _planes(packed, group, _OCTET, np.uint8(1))
 
 
 def scaled(out: Floats, scales: Floats, codes: NDArray[np.generic]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,10 +49,10 @@ def extreme(values: Floats) -> Floats:
     return np.take_along_axis(values, np.abs(values).argmax(1)[:, None], 1)
 
 
-def pack_nibbles(codes: NDArray[np.generic]) -> Blocks:
+def pack_nibbles(codes: NDArray[np.integer[Any]]) -> Blocks:
     """[n, 32] codes 0…15 -> [n, 16]: weight j in the low half of byte j, j+16 in the high half."""
-    codes = codes.astype(np.uint8)
-    return codes[:, :16] | (codes[:, 16:] << 4)
+    small: Blocks = codes.astype(np.uint8)
+    return small[:, :16] | (small[:, 16:] << np.uint8(4))
 
 
 def _symmetric(values: Floats, levels: int) -> tuple[Floats, Blocks]:

@@ -23,7 +23,7 @@ class BlockType:
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of `columns` weights. The row must be a whole number of blocks."""
         if columns % self.weights:
-            raise FileFormatError(f"a row of {columns} weights is no whole number of {self.name} blocks of {self.weights}")
+            raise FileFormatError(f"a row of {columns} is not made of whole {self.name} blocks of {self.weights}")
         return columns // self.weights * self.bytes
 
 
