@@ -1,0 +1,1 @@
+"""Measuring: synthetic files of real widths, bytes a token reads, and the benchmark."""
