@@ -11,6 +11,7 @@ using namespace nb::literals;
 
 void bind_linear(nb::module_& m) __attribute__((weak));
 void bind_ops(nb::module_& m) __attribute__((weak));
+void bind_measure(nb::module_& m) __attribute__((weak));
 
 static jubako::Isa isa_named(const std::string& name) {
     if (name == "avx2") return jubako::Isa::avx2;
@@ -37,4 +38,5 @@ NB_MODULE(_cpu, m) {
     m.def("default_threads", &jubako::default_threads, "The physical cores this process may use.");
     if (bind_linear) bind_linear(m);
     if (bind_ops) bind_ops(m);
+    if (bind_measure) bind_measure(m);
 }

@@ -1,0 +1,7 @@
+// Reading memory as fast as it comes, to know what a memory-bound kernel could reach.
+#pragma once
+
+#include "../isa.h"
+
+// Exclusive or of the n/64 blocks of 64 bytes at p, folded to 8 bytes. n is a multiple of 512.
+JUBAKO_KERNELS(uint64_t read_fold(const uint8_t* p, size_t n);)
