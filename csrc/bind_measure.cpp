@@ -14,7 +14,7 @@ using namespace nb::literals;
 static uint64_t read_all(nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> bytes) {
     constexpr size_t part = size_t{1} << 20;
     const uint8_t* data = bytes.data();
-    const size_t size = bytes.shape(0) / 512 * 512;
+    const size_t size = bytes.shape(0) / 256 * 256;
     std::atomic<uint64_t> all{0};
     nb::gil_scoped_release release;
     jubako::parallel_for(static_cast<int64_t>((size + part - 1) / part), [&](int64_t item) {
@@ -26,5 +26,5 @@ static uint64_t read_all(nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, n
 
 void bind_measure(nb::module_& m) {
     m.def("read_all", &read_all, "bytes"_a,
-          "Read an array of bytes (whole blocks of 512) on all threads, for its time; the exclusive or of its 64-bit words.");
+          "Read an array of bytes (whole blocks of 256) on all threads, for its time; the exclusive or of its 64-bit words.");
 }

@@ -4,10 +4,10 @@ namespace jubako::JUBAKO_ISA {
 
 uint64_t read_fold(const uint8_t* p, size_t n) {
     typedef uint64_t Lanes __attribute__((vector_size(64), aligned(8)));
-    Lanes sums[8] = {};
-    for (size_t at = 0; at < n; at += 512)
-        for (int i = 0; i < 8; ++i) sums[i] ^= *reinterpret_cast<const Lanes*>(p + at + 64 * i);
-    Lanes all = ((sums[0] ^ sums[1]) ^ (sums[2] ^ sums[3])) ^ ((sums[4] ^ sums[5]) ^ (sums[6] ^ sums[7]));
+    Lanes sums[4] = {};
+    for (size_t at = 0; at < n; at += 256)
+        for (int i = 0; i < 4; ++i) sums[i] ^= *reinterpret_cast<const Lanes*>(p + at + 64 * i);
+    Lanes all = (sums[0] ^ sums[1]) ^ (sums[2] ^ sums[3]);
     uint64_t folded = 0;
     for (int i = 0; i < 8; ++i) folded ^= all[i];
     return folded;
