@@ -1,8 +1,8 @@
 """Choosing the next token from the logits.
 
-Order: penalties, temperature, top-k, top-p, min-p, draw. The random number of a draw is a function of (seed, position) alone,
-and candidates are laid out from the likeliest down: two slightly different distributions at one position, such as a draft's
-and the network's own, therefore mostly give the same token.
+Order: penalties, temperature, top-k, top-p, min-p, draw. The random number of a draw is a function of (seed,
+position) alone, and candidates are laid out from the likeliest down: two slightly different distributions at one
+position, such as a draft's and the network's own, therefore mostly give the same token.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ class Sampler:
     def sample(self, logits: np.ndarray, position: int) -> int:
         """The token for `position` (its index in the sequence) from logits [V], which stay as they are.
 
-        -inf bars a token; NaN or +inf, or -inf everywhere, raises JubakoError. Of equal logits the lowest id comes first.
+        -inf bars a token; NaN, +inf, or -inf everywhere raises JubakoError. Of equal logits the lowest id comes first.
         """
         logits = self._penalties.apply(np.asarray(logits, np.float32))
         largest = float(logits.max())
         if not math.isfinite(largest):
-            raise JubakoError(f"the largest logit at position {position} is {largest}; the network's numbers broke down")
+            raise JubakoError(
+                f"the largest logit at position {position} is {largest}; the network's numbers broke down"
+            )
         if self.params.temperature == 0:
             return int(logits.argmax())
         return self._draw(logits, np.float32(largest), uniform(self.seed, position))

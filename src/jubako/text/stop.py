@@ -8,8 +8,8 @@ from collections.abc import Sequence
 class StopMatcher:
     """Cuts a stream of text before the first stop sequence and holds back what might become one.
 
-    The result does not depend on how the text is cut into pieces: the sequence that is complete first wins, and of those
-    that end together the longest.
+    The result does not depend on how the text is cut into pieces: the sequence that is complete first wins, and
+    of those that end together the longest.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """Text to token ids and back.
 
-The BPE model itself is the `tokenizers` library. It is given the normal tokens only; control and user-defined tokens are found
-here, before the text is cut, and only where the caller asks for it. So plain text can't turn into a special token.
+The BPE model itself is the `tokenizers` library. It is given the normal tokens only; control and user-defined tokens
+are found here, before the text is cut, and only where the caller asks for it. So plain text can't turn into a special
+token.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Tokenizer:
         self._alphabet = byte_alphabet()
         self.bos_id = vocabulary.bos_id
         self.special_ids = frozenset(specials.values())
-        self.eos_ids = vocabulary.end_ids | {self._ids[token] for token in _TURN_ENDS if token in self._ids}
+        ends = {self._ids[token] for token in _TURN_ENDS if token in self._ids}
+        self.eos_id = vocabulary.eos_id
+        self.eos_ids = vocabulary.end_ids | ends | ({self.eos_id} if self.eos_id is not None else set())
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, object]) -> Tokenizer:
@@ -104,7 +107,13 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError:  # half of a surrogate pair, as JSON may spell it
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+        except BaseException as error:
+            # The Rust side panics where its regular expression gives up, on ten million spaces in a row.
+            if type(error).__name__ == "PanicException":
+                raise RequestError(f"text of {len(text)} characters can't be cut into tokens: {error}") from error
+            raise
         return ids
 
     def decode(self, ids: Iterable[int], special: bool = False) -> str:

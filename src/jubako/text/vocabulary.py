@@ -1,8 +1,8 @@
 """What a file says about its tokens, checked: spellings, kinds, merges, end tokens.
 
-A `Vocabulary` is read from GGUF metadata (`tokenizer.ggml.*`) or from a Hugging Face `tokenizer.json`; both give the same
-thing. Only byte-level BPE of the Qwen family is read. Nothing is normalised: `tokenizer.json` may ask for NFC, GGUF files
-can't, and the same text must give the same ids from either.
+A `Vocabulary` is read from GGUF metadata (`tokenizer.ggml.*`) or from a Hugging Face `tokenizer.json`; both give the
+same thing. Only byte-level BPE of the Qwen family is read. Nothing is normalised: `tokenizer.json` may ask for NFC,
+GGUF files can't, and the same text must give the same ids from either.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Vocabulary:
     merges: list[tuple[str, str]]
     pattern: str
     bos_id: int | None
-    end_ids: frozenset[int]  # what the file names as end of sequence or of turn
+    eos_id: int | None
+    end_ids: frozenset[int]  # what else the file names as end of sequence or of turn
 
     @staticmethod
     def from_metadata(metadata: Mapping[str, object]) -> Vocabulary:
@@ -62,8 +63,8 @@ class Vocabulary:
             for key in (f"tokenizer.ggml.{name}_token_id" for name in ("bos", "eos", "eot", "eom"))
             if key in metadata
         }
-        bos_id = ids.pop("tokenizer.ggml.bos_token_id", None)
-        vocabulary = Vocabulary(tokens, kinds, merges, PATTERNS[pre], bos_id, frozenset(ids.values()))
+        bos, eos = (ids.pop(f"tokenizer.ggml.{name}_token_id", None) for name in ("bos", "eos"))
+        vocabulary = Vocabulary(tokens, kinds, merges, PATTERNS[pre], bos, eos, frozenset(ids.values()))
         _check(vocabulary, "tokenizer.ggml.tokens", "tokenizer.ggml.merges")
         return vocabulary
 
@@ -76,15 +77,15 @@ class Vocabulary:
         if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
             raise FileFormatError(f"{path}: model.type is not BPE")
         pattern = _split_pattern(data.get("pre_tokenizer"))
-        if pattern not in PATTERNS.values():
+        if pattern is None or pattern not in PATTERNS.values():
             raise FileFormatError(f"{path}: pre_tokenizer splits by {pattern!r}, which Jubako does not know")
         tokens, kinds = _huggingface_tokens(model.get("vocab"), data.get("added_tokens", []), path)
         merges = model.get("merges")
         if not isinstance(merges, list):
             raise FileFormatError(f"{path}: model.merges is not a list")
         pairs = _pairs(merges, f"{path}: model.merges")
-        ends = _huggingface_ends(directory, tokens)
-        vocabulary = Vocabulary(tokens, kinds, pairs, pattern, None, ends)
+        bos, eos = (_huggingface_token(directory, name, tokens) for name in ("bos_token", "eos_token"))
+        vocabulary = Vocabulary(tokens, kinds, pairs, pattern, bos, eos, _huggingface_ends(directory, len(tokens)))
         _check(vocabulary, f"{path}: model.vocab", f"{path}: model.merges")
         return vocabulary
 
@@ -201,20 +202,21 @@ def _huggingface_tokens(vocab: object, added: object, path: Path) -> tuple[list[
     return [token for token, _ in table], np.array([kind for _, kind in table], np.int64)
 
 
-def _huggingface_ends(directory: Path, tokens: list[str]) -> frozenset[int]:
-    """Ids that the generation config, and the token that the tokenizer config, name as the end."""
-    ends: set[int] = set()
-    path = directory / "generation_config.json"
-    if path.exists():
-        value = _json(path).get("eos_token_id")
-        for item in value if isinstance(value, list) else [] if value is None else [value]:
-            ends.add(_token_id(item, f"{path}: eos_token_id", len(tokens)))
+def _huggingface_token(directory: Path, name: str, tokens: list[str]) -> int | None:
+    """The id of the token that the tokenizer config calls `name`."""
     path = directory / "tokenizer_config.json"
-    if path.exists():
-        token = _json(path).get("eos_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
-            if token not in tokens:
-                raise FileFormatError(f"{path}: eos_token {token!r} is not in the vocabulary")
-            ends.add(tokens.index(token))
-    return frozenset(ends)
+    token = _json(path).get(name) if path.exists() else None
+    token = token.get("content") if isinstance(token, dict) else token
+    if token is None:
+        return None
+    if token not in tokens:
+        raise FileFormatError(f"{path}: {name} {token!r} is not in the vocabulary")
+    return tokens.index(token)
+
+
+def _huggingface_ends(directory: Path, count: int) -> frozenset[int]:
+    """The ids that the generation config stops at."""
+    path = directory / "generation_config.json"
+    value = _json(path).get("eos_token_id") if path.exists() else None
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    return frozenset(_token_id(item, f"{path}: eos_token_id", count) for item in ids)

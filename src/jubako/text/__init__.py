@@ -1,0 +1,1 @@
+"""Between text and tokens: vocabulary, chat template, sampling, stop sequences."""
