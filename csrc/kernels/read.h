@@ -3,5 +3,5 @@
 
 #include "../isa.h"
 
-// Exclusive or of the n/64 blocks of 64 bytes at p, folded to 8 bytes. n is a multiple of 256.
+// Exclusive or of the n/8 64-bit words at p. n is a multiple of 256.
 JUBAKO_KERNELS(uint64_t read_fold(const uint8_t* p, size_t n);)
