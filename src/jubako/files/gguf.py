@@ -138,6 +138,8 @@ def _placed(
     path: Path, infos: list[_Info], alignment: int, start: int, size: int
 ) -> list[tuple[_Info, BlockType, int]]:
     """Every tensor with its block type and bytes, all inside the file, aligned, and none over another."""
+    if not infos:
+        return []
     infos = sorted(infos, key=lambda info: info.offset)
     room = max(0, size - start)
     ends = [info.offset for info in infos[1:]] + [room]

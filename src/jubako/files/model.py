@@ -132,7 +132,7 @@ def _table_file(files: _Set) -> Path | None:
     name = files.metadata.get(f"{files.architecture()}.ple.table_file")
     if name is None or NGRAM_TABLE in files.tensors:
         return None
-    if not isinstance(name, str) or not name or "\0" in name or Path(name).name != name or "\\" in name:
+    if not isinstance(name, str) or not name or "\0" in name or Path(name).name != name or "\\" in name or name == "..":
         refuse(files.path, f"ple.table_file is {name!r:.200}", "a file name in the same directory was expected")
     path = files.path.with_name(name)
     if not path.is_file():

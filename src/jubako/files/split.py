@@ -41,7 +41,7 @@ def read_set(paths: Sequence[Path]) -> list[GgufFile]:
     """Read the parts of one set, given in order, and check that they belong together."""
     parts = [read_gguf(path) for path in paths]
     for number, part in enumerate(parts):
-        for key, expected in (("split.no", number), ("split.count", len(parts))):
+        for key, expected in (("split.count", len(parts)), ("split.no", number)):
             value = part.metadata.get(key, expected if len(parts) == 1 else None)
             if value != expected:
                 refuse(part.path, _disagreement(key, value, expected, len(parts)), "give every part under its own name")
