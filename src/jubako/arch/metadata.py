@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import FileFormatError
+from ..errors import FileFormatError, MissingTensorError
 
 MAX_SIZE = 2**31 - 1
 MAX_ARRAY = 1 << 16
+MISSING_SHOWN = 200
 
 
 def _plain(value: Any) -> Any:
@@ -47,7 +48,10 @@ class Metadata:
         """The value of a required key as plain Python numbers, lists or strings."""
         if key not in self:
             raise FileFormatError(f"{self.source}: the required field {self.prefix}{key} is missing")
-        return _plain(self.values[self.prefix + key])
+        value = self.values[self.prefix + key]
+        if isinstance(value, np.ndarray) and value.size > MAX_ARRAY:
+            raise self.refuse(key, value[:4], f"it goes on for {value.size} entries, more than {MAX_ARRAY}")
+        return _plain(value)
 
     def whole(self, key: str, low: int = 1, high: int = MAX_SIZE, default: int | None = None) -> int:
         """An integer of any stored width. A one-element array counts as its element."""
@@ -97,8 +101,15 @@ class Metadata:
     def _whole(self, key: str, value: Any, low: int, high: int) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not isinstance(value, int):
+        if not isinstance(value, int) or (isinstance(value, bool) and high > 1):
             raise self.refuse(key, value, "it must be an integer")
         if not low <= int(value) <= high:
             raise self.refuse(key, value, f"it must lie between {low} and {high}")
         return int(value)
+
+
+def missing_tensors(source: str, names: Sequence[str]) -> MissingTensorError:
+    """The error to raise when `names` are not in the files; very long lists are cut."""
+    shown = ", ".join(names[:MISSING_SHOWN])
+    rest = f" and {len(names) - MISSING_SHOWN} more" if len(names) > MISSING_SHOWN else ""
+    return MissingTensorError(f"{source}: {len(names)} needed tensors are missing: {shown}{rest}")

@@ -22,9 +22,9 @@ _GAMMA = 0x9E3779B97F4A7C15
 def ngram_row_ids(config: Config, ids: Sequence[int] | np.ndarray, history: Sequence[int] | np.ndarray) -> np.ndarray:
     """Table rows of the tokens `ids` [T], as int64 [T, heads].
 
-    history: the tokens before ids[0], oldest first; those beyond the last ngram_size-1 don't matter, and at the start of
-    a sequence it is empty. Walking back from a token, the first end-of-text token or the start of the sequence cuts the
-    context: that place and all older ones read as end-of-text. The token itself does not cut its own context.
+    history: the tokens before ids[0], oldest first; only the last ngram_size-1 matter, and at the start of a sequence
+    it is empty. Walking back from a token, the first end-of-text token or the start of the sequence cuts the context:
+    that place and all older ones read as end-of-text. The token itself does not cut its own context.
     """
     ngram = config.ngram
     assert ngram is not None, "this network has no n-gram table"

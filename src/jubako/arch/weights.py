@@ -1,149 +1,41 @@
-"""From tensor names to the fields of the network, every shape checked; everything here is in the GGUF convention.
-
-Matrices are [rows, columns] = [outputs, inputs], experts [experts, rows, columns]; norm gammas already include the +1,
-`Gdn.a` is -exp(A_log), and V heads are r-major: V head j uses K head j mod key_heads.
-"""
+"""From tensor names to the fields of the network, every shape checked against the sizes in the metadata."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import FileFormatError, MissingTensorError
-from . import huggingface
+from ..errors import FileFormatError
+from ..quant.types import block_type
+from . import hf_tensors
 from .config import Config
+from .metadata import missing_tensors
+from .network import Attention, Draft, Experts, Gdn, HyperMix, Indexer, Layer, Network, Ngram
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     from ..files import ModelFiles
     from ..files.tensors import StoredTensor
 
+__all__ = [
+    "Attention",
+    "Draft",
+    "Experts",
+    "Gdn",
+    "HyperMix",
+    "Indexer",
+    "Layer",
+    "Network",
+    "Ngram",
+    "Tensor",
+    "load_network",
+]
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class HyperMix:
-    """A hyper-connection's mixer. norm [S*H] · down [rank, S*H] · up [S*H, rank] · inject [S, S*H], none in a head mixer."""
-
-    norm: Tensor
-    down: Tensor
-    up: Tensor
-    inject: Tensor | None
-
-
-@dataclass(frozen=True)
-class Gdn:
-    """A gated delta net. qkv [C, H] (q, k, v rows) · gate [V, H] · conv [C, kernel] · dt_bias, a [heads] · norm [dim] · out [H, V]."""
-
-    qkv: Tensor
-    gate: Tensor
-    conv: Tensor
-    dt_bias: Tensor
-    a: Tensor
-    beta: Tensor
-    alpha: Tensor
-    norm: Tensor
-    out: Tensor
-
-
-@dataclass(frozen=True)
-class Indexer:
-    """What chooses blocks. q [heads*dim, H] · k [dim, H] · norms [dim]."""
-
-    q: Tensor
-    k: Tensor
-    q_norm: Tensor
-    k_norm: Tensor
-
-
-@dataclass(frozen=True)
-class Attention:
-    """q [heads*2*dim, H]: per head the query's rows, then its gate's · k, v [kv_heads*dim, H] · output [H, heads*dim].
-
-    ratio: tokens per index block; 0, and no indexer, where attention is dense.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    output: Tensor
-    q_norm: Tensor
-    k_norm: Tensor
-    indexer: Indexer | None
-    ratio: int
-
-
-@dataclass(frozen=True)
-class Experts:
-    """router [experts, H] · gate, up [experts, F, H] · down [experts, H, F'] · shared_router [1, H] · shared_* matrices.
-
-    F' may exceed F where a file padded the columns to whole blocks: the activations there count as zero.
-    """
-
-    router: Tensor
-    gate: Tensor
-    up: Tensor
-    down: Tensor
-    shared_router: Tensor
-    shared_gate: Tensor
-    shared_up: Tensor
-    shared_down: Tensor
-
-
-@dataclass(frozen=True)
-class Ngram:
-    """key [S*H, E] · value [H, E] · norms [S*H] · conv [S*H, kernel] · table [rows, width]; E = heads * width."""
-
-    key: Tensor
-    value: Tensor
-    norm_key: Tensor
-    norm_query: Tensor
-    norm_conv: Tensor
-    conv: Tensor
-    table: Tensor
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer; `ngram` is set in the one layer that injects n-gram embeddings."""
-
-    index: int
-    hc_attn: HyperMix
-    mixer: Gdn | Attention
-    hc_ffn: HyperMix
-    experts: Experts
-    ngram: Ngram | None
-
-
-@dataclass(frozen=True)
-class Draft:
-    """The draft (MTP) layer. embed and output are None where it uses the trunk's. fc_* [H, H] · norm_hidden [S*H]."""
-
-    embed: Tensor | None
-    output: Tensor | None
-    fc_embedding: Tensor
-    fc_hidden: Tensor
-    norm_embedding: Tensor
-    norm_hidden: Tensor
-    layer: Layer
-    head_mix: HyperMix
-
-
-@dataclass(frozen=True)
-class Network:
-    """All of it. `unused` names every tensor of the files that plays no part."""
-
-    config: Config
-    embed: Tensor
-    output: Tensor
-    head_mix: HyperMix
-    layers: list[Layer]
-    draft: Draft | None
-    unused: list[str]
+_STAND_IN = Tensor("missing", block_type("F32"), (0, 0), np.empty((0, 0), dtype=np.uint8), Path(), 0)
 
 
 def load_network(files: ModelFiles, compress_ratio: int | None = None) -> Network:
@@ -153,7 +45,7 @@ def load_network(files: ModelFiles, compress_ratio: int | None = None) -> Networ
     tensor of another shape than the sizes ask for.
     """
     config = Config.from_files(files, compress_ratio)
-    stored = files.tensors if files.kind == "gguf" else huggingface.tensors(files, config)
+    stored = files.tensors if files.kind == "gguf" else hf_tensors.tensors(files, config)
     return _Loader(config, stored, str(files.paths[0])).network()
 
 
@@ -176,12 +68,12 @@ class _Loader:
         layers = [self.layer(index, recurrent) for index, recurrent in enumerate(config.recurrent)]
         draft = self.draft(f"blk.{config.layers}.", wide)
         if self.missing:
-            raise MissingTensorError(f"{self.source}: missing tensors: {', '.join(self.missing)}")
+            raise missing_tensors(self.source, self.missing)
         unused = sorted(self.stored.keys() - self.used)
         return Network(config, embed, output, head_mix, layers, draft, unused)
 
     def optional(self, name: str, shape: tuple[int, ...], padded: bool = False) -> Tensor | None:
-        """The tensor, or None. One that holds as many weights in another shape is reshaped when no block straddles rows."""
+        """The tensor, or None. One of another shape but as many weights is reshaped if no block straddles rows."""
         stored = self.stored.get(name)
         if stored is None:
             return None
@@ -201,7 +93,7 @@ class _Loader:
         )
 
     def take(self, names: str | tuple[str, ...], shape: tuple[int, ...], padded: bool = False) -> Tensor:
-        """A needed tensor under the first of its spellings. When it is missing a stand-in is returned: `network` raises."""
+        """A needed tensor under the first of its spellings; a stand-in when it is missing, and `network` will raise."""
         names = (names,) if isinstance(names, str) else names
         for name in names:
             tensor = self.optional(name, shape, padded)
@@ -351,7 +243,7 @@ class _Loader:
         )
 
     def draft_output(self, nextn: str) -> Tensor | None:
-        """The draft layer's own output matrix, if any: its given name, or any spare matrix of that shape called a head."""
+        """The draft layer's own output matrix, if any: by name, or a spare matrix of that shape called a head."""
         shape = (self.config.vocabulary, self.config.hidden)
         name = nextn + "shared_head_head.weight"
         if name in self.stored and self.stored[name].shape != shape:
@@ -363,14 +255,3 @@ class _Loader:
             if name not in self.used and tensor.shape == shape and ("head" in name or "output" in name)
         ]
         return self.optional(name if name in self.stored else spare[0], shape) if name in self.stored or spare else None
-
-
-def _stand_in() -> Tensor:
-    from pathlib import Path
-
-    from ..quant.types import block_type
-
-    return Tensor("missing", block_type("F32"), (0, 0), np.empty((0, 0), dtype=np.uint8), Path(), 0)
-
-
-_STAND_IN = _stand_in()

@@ -1,8 +1,8 @@
 """The whole network in plain float32 torch: the specification, and the twin every kernel is held against.
 
 Read it in this order: `model` (the network as a page of calls), `hyper`, `gdn`, `attention`, `moe`, `ngram`, `basics`.
-T counts tokens, S residual streams, H hidden elements. Functions take and give float32 tensors; weights may be leaves of
-a `weights.Network` (decoded on demand) or plain torch tensors. States are updated in place.
+T counts tokens, S residual streams, H hidden elements. Functions take and give float32 tensors; weights may be leaves
+of a `network.Network` (decoded on demand) or plain torch tensors. States are updated in place.
 """
 
 from .attention import AttentionCache, attention_prepare, index_select, index_update, sparse_attention

@@ -11,7 +11,7 @@ import math
 import torch
 
 from ..config import Config
-from ..weights import Attention, Indexer
+from ..network import Attention, Indexer
 from .basics import float32, rms_norm, rope
 
 
@@ -46,7 +46,7 @@ def attention_prepare(
     config = cache.config
     tokens, dim = len(q), config.head_dim
     positions = torch.arange(position, position + tokens)
-    queries, gate = q.view(tokens, config.heads, 2 * dim).split(dim, dim=-1)
+    queries, gate = q.view(tokens, config.heads, 2 * dim).chunk(2, dim=-1)
     queries = cache.rotate(rms_norm(queries, float32(weights.q_norm), config.eps), positions)
     keys = k.view(tokens, config.kv_heads, dim)
     keys = cache.rotate(rms_norm(keys, float32(weights.k_norm), config.eps), positions)
@@ -74,8 +74,8 @@ def index_select(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The blocks that queries [T, heads*D] from `position` on choose: blocks int32 [T, budget], counts int32 [T].
 
-    A block's score is the sum over heads of max(0, q·k) / √D; where scores tie the lower block wins. The first counts[t]
-    entries of a row are block indices in rising order, the rest is -1.
+    A block's score is the sum over heads of max(0, q·k) / √D; where scores tie the lower block wins. The first
+    counts[t] entries of a row are block indices in rising order, the rest is -1.
     """
     config = cache.config
     tokens, dim = len(q), config.index_dim

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ..config import Config
-from ..weights import Gdn
+from ..network import Gdn
 from .basics import causal_conv, float32, rms_norm
 
 L2_EPS = 1e-6  # the official code takes this constant, whatever the norms' epsilon
@@ -49,7 +49,9 @@ def gdn(
     mixed = F.silu(causal_conv(qkv, float32(weights.conv), state.conv))
     inner = heads * dim
     keys = (mixed.shape[1] - inner) // 2
-    q, k, v = (part.reshape(tokens, -1, dim) for part in mixed.split([keys, keys, inner], dim=1))
+    q = mixed[:, :keys].reshape(tokens, -1, dim)
+    k = mixed[:, keys : 2 * keys].reshape(tokens, -1, dim)
+    v = mixed[:, 2 * keys :].reshape(tokens, heads, dim)
     repeat = heads * dim // keys  # V head j uses K head j mod key_heads
     q = (_l2_norm(q) / math.sqrt(dim)).repeat(1, repeat, 1)
     k = _l2_norm(k).repeat(1, repeat, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ..weights import HyperMix
+from ..network import HyperMix
 from .basics import float32, linear, rms_norm
 
 

@@ -9,8 +9,8 @@ import torch
 
 from ...errors import RequestError
 from ..config import Config
+from ..network import Attention, Gdn, HyperMix, Layer, Network
 from ..ngram import ngram_row_ids
-from ..weights import Attention, Gdn, HyperMix, Layer, Network
 from .attention import AttentionCache, attention_prepare, index_select, index_update, sparse_attention
 from .basics import Weight, embed, float32, linear, linear_many, rms_norm
 from .gdn import GdnState, gdn
@@ -75,17 +75,17 @@ class Reference:
     def residual(self, ids: Sequence[int], state: State) -> torch.Tensor:
         """Read tokens at the end of `state`; the streams [T, S, H] after the last layer, before the head's mixer."""
         config = self.config
-        ids = self._checked(ids)
-        streams = embed(self.network.embed, ids)[:, None, :].repeat(1, config.streams, 1)
+        tokens = self._checked(ids)
+        streams = embed(self.network.embed, tokens)[:, None, :].repeat(1, config.streams, 1)
         for layer, memory in zip(self.network.layers, state.layers, strict=True):
             if layer.ngram is not None:
-                rows = ngram_row_ids(config, ids, state.history)
-                embedding = embed(layer.ngram.table, rows.reshape(-1)).view(len(ids), -1)
+                rows = ngram_row_ids(config, tokens, state.history)
+                embedding = embed(layer.ngram.table, rows.reshape(-1)).view(len(tokens), -1)
                 ngram_inject(layer.ngram, streams, embedding, state.ngram, config.eps)
             self._layer(layer, streams, memory, state.position)
-        state.position += len(ids)
+        state.position += len(tokens)
         if config.ngram:
-            state.history = [*state.history, *ids.tolist()][-(config.ngram.size - 1) :]
+            state.history = [*state.history, *tokens.tolist()][-(config.ngram.size - 1) :]
         return streams
 
     @torch.inference_mode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ..weights import Experts
+from ..network import Experts
 from .basics import expert_float32, linear
 
 
@@ -30,15 +30,15 @@ def experts(
     """
     tokens, k = ids.shape
     outputs = torch.empty(tokens, k, x.shape[1])
-    for index in ids.unique().tolist():
+    for index in sorted(set(ids.flatten().tolist())):
         token, rank = torch.where(ids == index)
         hidden = F.silu(x[token] @ expert_float32(weights.gate, index).T)
         hidden *= x[token] @ expert_float32(weights.up, index).T
         down = expert_float32(weights.down, index)[:, : hidden.shape[1]]  # padded columns meet zeros
         outputs[token, rank] = hidden @ down.T
     result = torch.zeros_like(x)
-    for rank in range(k):
-        result += route_weights[:, rank, None] * outputs[:, rank]
+    for place in range(k):
+        result += route_weights[:, place, None] * outputs[:, place]
     if shared is not None:
         hidden = F.silu(linear(weights.shared_gate, x)) * linear(weights.shared_up, x)
         padding = weights.shared_down.shape[1] - hidden.shape[1]

@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..weights import Ngram
+from ..network import Ngram
 from .basics import causal_conv, float32, linear, rms_norm
 
 
