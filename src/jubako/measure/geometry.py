@@ -1,4 +1,4 @@
-"""The published network's sizes as a Config, with those changed that a synthetic file shrinks, and its GGUF metadata."""
+"""The published network's sizes, some of them changed as a synthetic file wants them, and their GGUF metadata."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.config import ARCHITECTURE, Config, NgramConfig
+from ..arch.config import Config, NgramConfig
 from ..arch.ngram import hash_multipliers, head_table
+from ..arch.read_config import ARCHITECTURE
 from ..errors import RequestError
 from .vocabulary import SpecialTokens
 
@@ -34,7 +35,7 @@ def network_config(
     _check(ngram_rows=(ngram_rows, 64, 1 << 30))
     values: dict[str, Any] = {
         "hidden": 2560,
-        "eps": 1e-6,
+        "eps": float(np.float32(1e-6)),
         "heads": 24,
         "kv_heads": 2,
         "head_dim": 256,
@@ -157,5 +158,6 @@ def metadata(config: Config) -> dict[str, Any]:
         "general.architecture": ARCHITECTURE,
         "general.type": "model",
         "general.name": config.name,
+        "general.file_type": 7,
         "general.quantization_version": 2,
     } | {f"{ARCHITECTURE}.{key}": value for key, value in sizes.items()}

@@ -95,7 +95,7 @@ def random_bytes(count: int, generator: np.random.Generator) -> Bytes:
 
 
 def generator_for(seed: int, name: str, part: int = 0) -> np.random.Generator:
-    """The source of randomness of one part of one tensor: depends on nothing else, so parts may be made in any order."""
+    """The source of randomness of one part of one tensor; parts may be made in any order."""
     return np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode()), part]))
 
 
@@ -170,7 +170,8 @@ def _byte_scales(kind: BlockType, deviation: float) -> Bytes:
     above = int(np.clip(np.searchsorted(values[usable], wanted), 1, len(usable) - 1))
     low, high = usable[above - 1], usable[above]
     share = (wanted**2 - values[low] ** 2) / (values[high] ** 2 - values[low] ** 2)
-    return np.where(np.arange(256) < 256 * np.clip(share, 0, 1), high, low).astype(np.uint8)
+    table: Bytes = np.where(np.arange(256) < 256 * np.clip(share, 0, 1), high, low).astype(np.uint8)
+    return table
 
 
 @lru_cache(maxsize=64)

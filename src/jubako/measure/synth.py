@@ -69,7 +69,9 @@ def _parts(tensor: PlannedTensor) -> Iterator[tuple[int, int]]:
         yield part, min(rows, tensor.rows - start)
 
 
-def _chunks(tensor: PlannedTensor, routing: Routing, seed: int, pool: ThreadPoolExecutor) -> Iterator[NDArray[np.uint8]]:
+def _chunks(
+    tensor: PlannedTensor, routing: Routing, seed: int, pool: ThreadPoolExecutor
+) -> Iterator[NDArray[np.uint8]]:
     """The parts in order, a few made ahead."""
     waiting: list[Future[NDArray[np.uint8]]] = []
     for part, rows in _parts(tensor):

@@ -1,7 +1,9 @@
 """Which tensors a synthetic file holds: name, shape, block type, and how its values are drawn.
 
-Deviations keep activations sane. Streams start near one and every block adds about a third of that, so that the embedding
-stays visible and tokens stay different; gates, scores and router logits get a deviation near one.
+Deviations keep activations sane. Streams start near one and every block adds about a third of that, so that the
+embedding stays visible and tokens stay different; gates, scores and router logits get a deviation near one. Inputs of
+the GDN's silu stay small, where it is nearly linear: its mean would be a direction common to all tokens, and routing no
+longer flat.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class BlockTypes:
-    """Block type by group (the keys of DEFAULT_TYPES), or by a pattern of tensor names such as "blk.2.*_exps.weight"."""
+    """Block type by group (the keys of DEFAULT_TYPES), or by a pattern of names such as "blk.2.*_exps.weight"."""
 
     groups: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_TYPES))
     patterns: Mapping[str, str] = field(default_factory=dict)
@@ -93,15 +95,17 @@ class BlockTypes:
             elif not key:
                 groups |= dict.fromkeys(("dense", "embedding", "output"), name)
             else:
-                raise RequestError(f"--types group {key!r} is unknown; groups are {', '.join(groups)}, or a tensor name pattern")
+                raise RequestError(
+                    f"--types group {key!r} is unknown; groups are {', '.join(groups)}, or a tensor name pattern"
+                )
         return cls(groups, patterns)
 
     def of(self, name: str, group: str, columns: int) -> tuple[BlockType, str]:
-        """The type of a tensor with rows of `columns`, and the one it replaces because that does not fit ("" if none)."""
+        """The type of a tensor with rows of `columns`, and the one it replaces where that does not fit ("" if none)."""
         asked = self.groups[group]
-        for pattern, kind in self.patterns.items():
+        for pattern, matched in self.patterns.items():
             if fnmatchcase(name, pattern):
-                asked = kind
+                asked = matched
         kind = block_type(asked)
         if columns % kind.weights == 0:
             return kind, ""
@@ -156,7 +160,9 @@ class _Planner:
         if layer == self.config.ngram.layer:
             yield from self.ngram(prefix)
         yield from self.mixer(prefix + "hc_attn_", inject=True)
-        yield from self.gdn(prefix) if layer < self.config.layers and self.config.recurrent[layer] else self.attention(prefix)
+        yield from (
+            self.gdn(prefix) if layer < self.config.layers and self.config.recurrent[layer] else self.attention(prefix)
+        )
         yield from self.mixer(prefix + "hc_ffn_", inject=True)
         yield from self.experts(prefix)
 
@@ -171,7 +177,7 @@ class _Planner:
 
     def gdn(self, prefix: str) -> Iterator[PlannedTensor]:
         c = self.config
-        yield self.linear(prefix + "attn_qkv.weight", "dense", 2.0, c.gdn_channels, c.hidden)
+        yield self.linear(prefix + "attn_qkv.weight", "dense", 0.8, c.gdn_channels, c.hidden)
         yield self.linear(prefix + "attn_gate.weight", "dense", 2.0, c.gdn_inner, c.hidden)
         yield self.vector(prefix + "ssm_conv1d.weight", "normal", 0.5, c.gdn_channels, c.conv_kernel)
         yield self.vector(prefix + "ssm_dt.bias", "time_step", 0.0, c.gdn_value_heads)

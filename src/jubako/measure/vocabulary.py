@@ -1,7 +1,7 @@
-"""A made-up but valid byte-level BPE vocabulary of any size, laid out like the published one, and a plain chat template.
+"""A made-up but valid byte-level BPE vocabulary of any size, laid out like the published one, and a chat template.
 
-Tokens: the 256 bytes, then merges of letters (two, then three, then four, with and without a leading space), then special
-tokens at the published distance from the end, then unused padding.
+Tokens: the 256 bytes, then merges of letters (two, then three, then four, with and without a leading space), then
+special tokens at the published distance from the end, then unused padding.
 """
 
 from __future__ import annotations
@@ -16,13 +16,41 @@ CONTROL, USER_DEFINED, UNUSED, NORMAL = 3, 4, 5, 1  # token types of GGUF
 
 _TAIL = 276  # the published vocabulary ends this many tokens after <|endoftext|>
 _USER_DEFINED = range(14, 26)  # tool calls, fill-in-the-middle, tool responses, thinking: text may hold them
-_SPECIAL = (
-    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> "
-    "<|quad_start|> <|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|> <tool_call> "
-    "</tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> <tool_response> "
-    "</tool_response> <think> </think> <|audio_start|> <|audio_end|> <tts_pad> <tts_text_bos> <tts_text_eod> "
-    "<tts_text_bos_single> <|audio_pad|>"
-).split()
+_SPECIAL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+    "<|audio_start|>",
+    "<|audio_end|>",
+    "<tts_pad>",
+    "<tts_text_bos>",
+    "<tts_text_eod>",
+    "<tts_text_bos_single>",
+    "<|audio_pad|>",
+]
 
 TEMPLATE = """\
 {%- for message in messages %}
