@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from networks import narrow
+from measure.networks import narrow
 
 from jubako.arch import reference
 from jubako.arch.weights import load_network
