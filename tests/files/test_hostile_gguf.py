@@ -51,6 +51,8 @@ CASES: dict[str, tuple[bytes, str]] = {
     "alignment huge": (gguf([u32("general.alignment", 1 << 31)], ONE, F32_4), "alignment is 2147483648"),
     "alignment text": (gguf([key("general.alignment", STRING, string("8"))], ONE, F32_4), "alignment is '8'"),
     "tensor name twice": (gguf([], ONE * 2, F32_4), "tensor 'a' occurs twice"),
+    "tensor name with escape": (gguf([], [tensor("a\x1b[2J", [4])], F32_4), r"'a\\x1b\[2J' holds control characters"),
+    "key with newline": (gguf([u32("a\n", 1)]), "holds control characters"),
     "tensor without name": (gguf([], [tensor("", [4])], F32_4), "tensor '' has no name"),
     "no dimensions": (gguf([], [tensor("a", [], rank=0)], F32_4), "'a' has 0 dimensions"),
     "five dimensions": (gguf([], [tensor("a", [1] * 5)], F32_4), "'a' has 5 dimensions"),

@@ -114,6 +114,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "huge integer": (raw(b'{"a": ' + b"9" * 10_000 + b"}"), "JSON can't be read"),
     "not an object": (raw([1]), "where a JSON object was expected"),
     "twice": (raw(b'{"a": 1, "a": 2}'), "'a' occurs twice"),
+    "escape": (raw({"a\x1b[2J": entry()}, bytes(16)), "holds control characters"),
     "entry": (raw({"a": 3}), "'a' is described by 3"),
     "dtype": (raw({"a": entry("F8_E4M3")}, bytes(16)), "'a' has the dtype 'F8_E4M3'; Jubako reads F64, F32"),
     "dtype list": (raw({"a": entry(["F32"])}, bytes(16)), "'a' has the dtype"),

@@ -100,6 +100,8 @@ def _metadata(cursor: Cursor, count: int) -> dict[str, Value]:
     metadata: dict[str, Value] = {}
     for i in range(count):
         key = cursor.string(f"metadata key {i}", MAX_NAME_BYTES)
+        if not key.isprintable():
+            raise cursor.fail(f"metadata key {key[:200]!r}", "holds control characters")
         if key in metadata:
             raise cursor.fail(f"metadata key {key!r}", "occurs twice")
         metadata[key] = cursor.value(f"metadata {key[:200]!r}")
@@ -114,6 +116,8 @@ def _infos(cursor: Cursor, count: int) -> list[_Info]:
         field = f"tensor {name[:200]!r}"
         if not name or name in names:
             raise cursor.fail(field, "occurs twice" if name else "has no name")
+        if not name.isprintable():
+            raise cursor.fail(field, "holds control characters")
         names.add(name)
         dimensions = cursor.u32(f"{field}: number of dimensions")
         if not 1 <= dimensions <= MAX_DIMENSIONS:

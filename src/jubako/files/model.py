@@ -41,6 +41,13 @@ class ModelFiles:
     paths: list[Path]
     replaced: list[StoredTensor] = field(default_factory=list)
 
+    def trunk_layers(self) -> int | None:
+        """Layers before the draft layer, by the metadata; None where it does not say."""
+        prefix = str(self.metadata.get("general.architecture", ""))
+        total = self.metadata.get(f"{prefix}.block_count")
+        drafts = self.metadata.get(f"{prefix}.nextn_predict_layers", 0)
+        return total - drafts if isinstance(total, int) and isinstance(drafts, int) else None
+
 
 @dataclass(frozen=True, eq=False)
 class _Set:

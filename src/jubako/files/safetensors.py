@@ -40,6 +40,8 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
+        if not name.isprintable():
+            refuse(path, f"tensor name {name!r:.200} holds control characters")
         kind, shape, begin, end = _entry(path, name, entry, len(mapped) - start)
         tensors[name] = mapped_tensor(raw, path, name, kind, shape, start + begin)
         spans.append((begin, end, name))
