@@ -156,7 +156,8 @@ def _context(config: Config, context: int | None) -> int:
 
 def _tokenizer(files: ModelFiles) -> Tokenizer | None:
     if files.kind == "safetensors":
-        return Tokenizer.from_huggingface(files.directory) if (files.directory / "tokenizer.json").exists() else None
+        directory = files.paths[0].parent
+        return Tokenizer.from_huggingface(directory) if (directory / "tokenizer.json").exists() else None
     return Tokenizer.from_metadata(files.metadata) if "tokenizer.ggml.tokens" in files.metadata else None
 
 
@@ -164,8 +165,9 @@ def _template(files: ModelFiles, tokenizer: Tokenizer | None) -> ChatTemplate | 
     if tokenizer is None:
         return None
     source = files.metadata.get("tokenizer.chat_template")
+    beside = files.paths[0].parent / "chat_template.jinja"
+    if files.kind == "safetensors" and beside.exists():
+        source = beside.read_text(encoding="utf-8")
     if source is not None and not isinstance(source, str):
         raise FileFormatError(f"tokenizer.chat_template is a {type(source).__name__}; it must be a string")
     return ChatTemplate(source, tokenizer)
-
-

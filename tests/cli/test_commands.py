@@ -1,0 +1,108 @@
+"""The commands as a shell calls them: output, exit codes, and errors without a traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jubako.cli.start import arguments
+
+TINY = Path(__file__).parents[1] / "data" / "tiny"
+MODEL = str(TINY / "tiny-bf16.gguf")
+
+
+def jubako(*words: str, stdin: str = "", module: str = "jubako.cli") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "120", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_run_streams_an_answer_and_says_how_fast() -> None:
+    result = jubako("run", "-m", MODEL, "-n", "12", "Hello")
+    assert result.returncode == 0
+    assert result.stdout.strip()
+    assert "answer 12 tokens" in result.stderr and "tok/s" in result.stderr and "ms/step" in result.stderr
+
+
+def test_run_reads_standard_input_and_repeats_itself() -> None:
+    first, second = (jubako("run", "-m", MODEL, "-n", "8", "--raw", stdin="def main():\n") for _ in range(2))
+    assert first.returncode == 0
+    assert first.stdout == second.stdout
+
+
+def test_start_without_a_model_uses_the_small_one() -> None:
+    result = jubako("-n", "4", "Hello", module="jubako.cli.start")
+    assert result.returncode == 0
+    assert "tiny random network" in result.stderr
+    assert "answer 4 tokens" in result.stderr
+
+
+def test_chat_answers_keeps_history_and_resets() -> None:
+    result = jubako("chat", "-m", MODEL, "-n", "5", stdin="Hello\n/history\n/think\n/reset\n/history\n/help\n/quit\n")
+    assert result.returncode == 0
+    assert result.stderr.count("answer 5 tokens") == 1
+    assert "user: Hello" in result.stderr
+    assert "thinking is on" in result.stderr
+    assert "the conversation is forgotten" in result.stderr
+    assert "/reset" in result.stderr
+
+
+def test_chat_refuses_what_does_not_fit_and_goes_on() -> None:
+    result = jubako("chat", "-m", MODEL, "--context", "30", "-n", "2", stdin="word " * 100 + "\nHi\n")
+    assert result.returncode == 0
+    assert "do not fit in the context of 30" in result.stderr
+    assert result.stderr.count("answer 2 tokens") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "-m", "nothing-here.gguf", "x"), "nothing-here.gguf"),
+        (("run", "-m", __file__, "x"), "test_commands.py"),
+        (("run", "-m", MODEL, "--temperature", "-2", "x"), "temperature is -2.0"),
+        (("run", "-m", MODEL, "--device", "abacus", "x"), "abacus"),
+        (("inspect", "nothing-here.gguf"), "nothing-here.gguf"),
+    ],
+)
+def test_errors_are_one_clear_line_and_exit_code_1(words: tuple[str, ...], says: str) -> None:
+    result = jubako(*words)
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_wrong_usage_has_exit_code_2() -> None:
+    assert jubako("run", "--no-such-option", "x").returncode == 2
+    assert jubako("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "inspect", "synth", "bench"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = jubako(command, "--help")
+    assert result.returncode == 0
+    assert f"Example: jubako {command}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "terminal", "means"),
+    [
+        ([], True, ["chat"]),
+        ([], False, ["run"]),
+        (["Why?"], True, ["run", "Why?"]),
+        (["-m", "a.gguf"], True, ["chat", "-m", "a.gguf"]),
+        (["-m", "a.gguf", "Why?"], True, ["run", "-m", "a.gguf", "Why?"]),
+        (["--think", "Why?"], True, ["run", "--think", "Why?"]),
+        (["--think"], True, ["chat", "--think"]),
+        (["inspect", "a.gguf"], True, ["inspect", "a.gguf"]),
+        (["--help"], True, ["--help"]),
+    ],
+)
+def test_what_start_means(given: list[str], terminal: bool, means: list[str]) -> None:
+    assert arguments(given, terminal) == means

@@ -1,0 +1,138 @@
+"""The library as its users call it: load, logits, generate, sessions, and what they refuse."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jubako
+
+TINY = Path(__file__).parents[1] / "data" / "tiny"
+IDS = np.load(TINY / "reference.npz")["0.ids"].tolist()
+
+
+@pytest.fixture(scope="module")
+def model() -> jubako.Model:
+    return jubako.load(TINY / "tiny-bf16.gguf")
+
+
+def test_generation_iterates_over_tokens_and_ends_with_statistics(model: jubako.Model) -> None:
+    generation = model.generate(IDS, max_tokens=6)
+    tokens = list(generation)
+    assert all(isinstance(token, int) for token in tokens)
+    stats = generation.stats
+    assert (stats.prompt_tokens, stats.generated_tokens, stats.finish_reason) == (len(IDS), 6, "length")
+    assert stats.prefill_seconds > 0 and stats.decode_seconds > 0 and stats.tokens_per_second > 0
+    assert model.tokenizer is not None
+    assert "".join(t.text for t in tokens) + generation.rest == model.tokenizer.decode(tokens)
+
+
+def test_generation_is_what_repeated_logits_give(model: jubako.Model) -> None:
+    ids = list(IDS)
+    for token in model.generate(IDS, max_tokens=5):
+        assert token == int(model.logits(ids)[-1].argmax())
+        ids.append(token)
+
+
+def test_same_seed_same_text_other_seed_other_text(model: jubako.Model) -> None:
+    def text(seed: int) -> list[int]:
+        return list(model.generate(IDS, max_tokens=16, temperature=1.0, top_k=50, seed=seed))
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
+
+
+def test_a_stop_token_ends_the_answer_and_is_not_part_of_it(model: jubako.Model) -> None:
+    plain = list(model.generate(IDS, max_tokens=8))
+    generation = model.generate(IDS, max_tokens=8, stop_ids=[plain[3]])
+    assert list(generation) == plain[:3]
+    assert generation.stats.finish_reason == "stop"
+
+
+def test_a_session_reads_only_what_is_new(model: jubako.Model) -> None:
+    session = model.session(context=128)
+    answer = list(model.generate(IDS, max_tokens=4, session=session))
+    follow_up = [*IDS, *answer, 7, 8, 9]
+    again = model.generate(follow_up, max_tokens=4, session=session)
+    tokens = list(again)
+    assert again.stats.cached_tokens == len(IDS) + 3  # the last token of the answer was never fed back
+    assert tokens == list(model.generate(follow_up, max_tokens=4))
+
+
+def test_a_session_with_another_prompt_starts_anew(model: jubako.Model) -> None:
+    session = model.session(context=128)
+    list(model.generate(IDS, max_tokens=4, session=session))
+    other = [5, *IDS]
+    generation = model.generate(other, max_tokens=4, session=session)
+    assert list(generation) == list(model.generate(other, max_tokens=4))
+    assert generation.stats.cached_tokens == 0
+
+
+def test_closing_an_answer_keeps_the_session_true(model: jubako.Model) -> None:
+    session = model.session(context=128)
+    generation = model.generate(IDS, max_tokens=50, session=session)
+    first = [next(generation), next(generation)]
+    generation.close()
+    assert session.ids == [*IDS, first[0]]
+    assert list(model.generate([*IDS, *first], max_tokens=3, session=session)) == list(
+        model.generate([*IDS, *first], max_tokens=3)
+    )
+
+
+def test_the_context_ends_an_answer(model: jubako.Model) -> None:
+    session = model.session(context=len(IDS) + 3)
+    generation = model.generate(IDS, max_tokens=50, session=session)
+    assert list(generation) == list(model.generate(IDS, max_tokens=4))
+    assert generation.stats.finish_reason == "length"
+
+
+def test_an_early_interrupt_keeps_what_was_read(model: jubako.Model) -> None:
+    session = model.session(context=2048)
+    session.chunk = 16
+
+    def stop(read: int) -> None:
+        if read >= 32:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(model.generate([3] * 100, session=session, progress=stop))
+    assert session.ids == [3] * 32
+    assert list(model.generate([3] * 100, max_tokens=2, session=session)) == list(model.generate([3] * 100, max_tokens=2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"prompt": []}, "empty"),
+        ({"prompt": [1024]}, "token id 1024 is outside the vocabulary of 1024"),
+        ({"prompt": [-1]}, "token id -1"),
+        ({"prompt": [1] * 9000}, "9000 tokens do not fit in the context of 8192"),
+        ({"prompt": [1], "max_tokens": 0}, "max_tokens is 0"),
+        ({"prompt": [1], "temperature": -1.0}, "temperature is -1.0"),
+        ({"prompt": [1], "temperature": float("nan")}, "temperature is nan"),
+        ({"prompt": [1], "top_p": 1.5}, "top_p is 1.5"),
+    ],
+)
+def test_what_is_refused_says_why(model: jubako.Model, arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(jubako.RequestError, match=says):
+        model.generate(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"kv_bits": 4}, "kv_bits is 4"),
+        ({"threads": 0}, "threads is 0"),
+        ({"context": 9000}, "context is 9000; this model takes 1 to 8192"),
+        ({"context": 0}, "context is 0"),
+    ],
+)
+def test_load_refuses_options_it_does_not_know(options: dict[str, object], says: str) -> None:
+    with pytest.raises(jubako.RequestError, match=says):
+        jubako.load(TINY / "tiny-bf16.gguf", **options)  # type: ignore[arg-type]
+
+
+def test_a_missing_file_is_a_clear_error() -> None:
+    with pytest.raises(jubako.JubakoError, match=r"nothing-here\.gguf"):
+        jubako.load("nothing-here.gguf")
