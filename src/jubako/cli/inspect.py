@@ -148,27 +148,27 @@ def _parts_table(found: Inspection) -> Table:
     table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
     table.add_column("part", no_wrap=True)
     table.add_column("type")
-    for column in ("tensors", "weights", "bits/weight", "bytes", "a token reads"):
-        table.add_column(column, justify="right")
+    for column in ("tensors", "weights", "bits", "bytes", "a token reads"):
+        table.add_column(column, justify="right", no_wrap=True)
     previous = ""
     for part in found.parts:
         name = "" if part.part == previous else part.part
         previous = part.part
-        counts = (f"{part.tensors:,}", f"{part.weights:,}", f"{part.bits_per_weight:.2f}", human(part.bytes))
+        counts = (f"{part.tensors:,}", human(part.weights, ""), f"{part.bits_per_weight:.2f}", human(part.bytes))
         table.add_row(name, part.type, *counts, human(part.token_bytes) if found.config and part.token_bytes else "-")
     weights, size = sum(part.weights for part in found.parts), sum(part.bytes for part in found.parts)
     bits = f"{8 * size / weights:.2f}" if weights else "-"
     tensors = sum(part.tensors for part in found.parts)
     table.add_section()
     total = human(found.token_bytes) if found.config is not None else "-"
-    table.add_row("all", "", f"{tensors:,}", f"{weights:,}", bits, human(size), total, style="bold")
+    table.add_row("all", "", f"{tensors:,}", human(weights, ""), bits, human(size), total, style="bold")
     return table
 
 
-def human(size: int) -> str:
-    """Bytes in decimal units, three digits."""
-    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
+def human(count: int, unit: str = "B") -> str:
+    """A number in decimal units, three digits: 28.8 GB."""
+    value, prefixes = float(count), ["", "k", "M", "G", "T"]
+    while value >= 999.5 and len(prefixes) > 1:
         value /= 1000
-        units.pop(0)
-    return f"{value:.3g} {units[0]}" if units[0] != "B" else f"{size} B"
+        prefixes.pop(0)
+    return f"{value:.3g} {prefixes[0]}{unit}".rstrip()
