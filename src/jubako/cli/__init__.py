@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -100,6 +100,31 @@ def inspect(
     from .inspect import inspect as command
 
     command(files, json)
+
+
+@app.command(epilog="Example: jubako synth random.gguf --layers 4 --experts 64 --types gate_up=IQ3_XXS,down=IQ4_NL")
+def synth(
+    out: Annotated[Path, typer.Argument(help="File to write.")],
+    layers: Annotated[int, typer.Option(help="Layers; every fourth is attention.")] = 48,
+    experts: Annotated[int, typer.Option(help="Experts per layer.")] = 512,
+    vocab: Annotated[int, typer.Option(help="Vocabulary.")] = 248_320,
+    context: Annotated[int, typer.Option(help="Context the file announces.")] = 262_144,
+    ngram_rows: Annotated[int, typer.Option(help="Rows of the n-gram table, about.")] = 100_000,
+    types: Annotated[
+        str, typer.Option(help="Block types: gate_up=…,down=…,dense=…, or a tensor name pattern such as blk.2.*=….")
+    ] = "",
+    draft: Annotated[bool, typer.Option("--draft", help="With a draft layer.")] = False,
+    routing: Annotated[str, typer.Option(help="flat, or skewed: some experts are chosen more often.")] = "flat",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what the file would hold.")] = False,
+) -> None:
+    """Write a random file of real widths, to measure speed and memory without the real weights."""
+    from .synth import synth as command
+
+    if routing not in ("flat", "skewed"):
+        raise RequestError(f"--routing is {routing!r}; it can be flat or skewed")
+    choice: Literal["flat", "skewed"] = "flat" if routing == "flat" else "skewed"
+    command(out, layers, experts, vocab, context, ngram_rows, types, draft, choice, seed, dry_run)
 
 
 def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None):  # type: ignore[no-untyped-def]
