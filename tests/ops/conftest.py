@@ -1,0 +1,30 @@
+"""Every kernel test runs on each instruction set this processor has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jubako import _cpu
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
+
+
+@pytest.fixture(params=["avx2", "avx512"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Kernels of one level for the length of a test."""
+    if not _cpu.isa_supported(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    before = _cpu.isa()
+    _cpu.set_isa(request.param)
+    yield request.param
+    _cpu.set_isa(before)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20261129)
