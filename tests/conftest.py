@@ -12,7 +12,7 @@ import pytest
 from jubako.files import open_model
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
-from checkpoint import write_checkpoint  # noqa: E402
+from checkpoint import write_checkpoint
 
 DATA = Path(__file__).parent / "data"
 TINY = DATA / "tiny"

@@ -151,14 +151,14 @@ class _Conversion:
         self.norm(source + "q_norm", target + "attn_q_norm")
         self.norm(source + "k_norm", target + "attn_k_norm")
         indexer, index_dim = source + "indexer.", self.config.index_dim
-        if index_dim == 0 or indexer + "index_qk_proj.weight" not in self.left:
-            return
+        if index_dim == 0 or not any(name.startswith(indexer) for name in self.left):
+            return  # dense
         stored = self.take(indexer + "index_qk_proj.weight")
-        assert stored is not None
-        queries = self.config.index_heads * index_dim
-        self.check_rows(stored, queries + index_dim)
-        self.put(target + "indexer.q_proj.weight", stored.type, stored.data[:queries], stored)
-        self.put(target + "indexer.k_proj.weight", stored.type, stored.data[queries:], stored)
+        if stored is not None:
+            queries = self.config.index_heads * index_dim
+            self.check_rows(stored, queries + index_dim)
+            self.put(target + "indexer.q_proj.weight", stored.type, stored.data[:queries], stored)
+            self.put(target + "indexer.k_proj.weight", stored.type, stored.data[queries:], stored)
         self.norm(indexer + "q_layernorm", target + "indexer.q_norm")
         self.norm(indexer + "k_layernorm", target + "indexer.k_norm")
 
@@ -211,7 +211,7 @@ class _Conversion:
             self.put("per_layer_token_embd.weight", parts[0].type, data, parts[0])
 
     def draft(self) -> None:
-        root = next((root for root in DRAFT_ROOTS if root + "fc_embedding.weight" in self.left), None)
+        root = next((root for root in DRAFT_ROOTS if any(name.startswith(root) for name in self.left)), None)
         if root is None:
             return
         target = f"blk.{self.config.layers}."

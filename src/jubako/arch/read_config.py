@@ -94,7 +94,8 @@ def _vocab(files: ModelFiles) -> int:
     for name in ("token_embd.weight", *(root + "embed_tokens.weight" for root in hf_config.ROOTS)):
         if name in files.tensors and len(files.tensors[name].shape) == 2:
             return files.tensors[name].shape[0]
-    raise MissingTensorError(f"{files.paths[0]}: the tensor token_embd.weight is missing")
+    name = "token_embd.weight" if files.kind == "gguf" else "model.embed_tokens.weight"
+    raise MissingTensorError(f"{files.paths[0]}: the tensor {name} is missing or no matrix")
 
 
 def _recurrent(meta: Metadata, layers: int) -> tuple[bool, ...]:
