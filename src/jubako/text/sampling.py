@@ -137,7 +137,8 @@ class _Penalties:
 
     def count(self, token: int) -> None:
         if self._active:
-            self._counts[self._slot(token)] += 1
+            slot = self._slot(token)  # may replace the arrays
+            self._counts[slot] += 1
 
     def _slot(self, token: int) -> int:
         slot = self._slots.setdefault(int(token), len(self._slots))

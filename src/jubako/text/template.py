@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -224,10 +225,8 @@ def _with_parsed_call(call: Mapping[str, Any]) -> dict[str, Any]:
         return {**call, "function": _with_parsed_call(call["function"])}
     arguments = call.get("arguments")
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            pass
     return {**call, "arguments": arguments} if isinstance(arguments, Mapping) else dict(call)
 
 

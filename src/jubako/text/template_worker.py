@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import jinja2
 import jinja2.debug  # loaded lazily by jinja2 otherwise, and nothing can be opened later
@@ -116,7 +116,7 @@ class Literal(str):
         return _joined([text for piece in pieces for text in (new, piece)][1:])
 
     def _pieces(self, texts: Iterable[str], separator: str | None = None) -> list[Literal]:
-        """The same strings, in order, with their spans. Between them lies `separator`, or what none of them begins with."""
+        """The same strings with their spans, in order; between them `separator`, or what none of them begins with."""
         pieces, start = [], 0
         for text in texts:
             start = start if separator else self.find(text, start)
@@ -176,7 +176,7 @@ class LiteralCodeGenerator(CodeGenerator):
 class Generation(jinja2.ext.Extension):
     """`{% generation %}` … `{% endgeneration %}` marks what a model says, for training; here it is transparent."""
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: Any) -> list[nodes.Node]:
         next(parser.stream)
