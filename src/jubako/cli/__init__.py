@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..core import SamplingParams
 from ..errors import JubakoError, RequestError
+
+if TYPE_CHECKING:
+    from ..engine.model import Model
 
 app = typer.Typer(
     help="Jubako runs Qwen3.8-Flash-Next on hardware you own.",
@@ -125,6 +128,26 @@ def synth(
         raise RequestError(f"--routing is {routing!r}; it can be flat or skewed")
     choice: Literal["flat", "skewed"] = "flat" if routing == "flat" else "skewed"
     command(out, layers, experts, vocab, context, ngram_rows, types, draft, choice, seed, dry_run)
+
+
+@app.command(epilog="Example: jubako bench model.gguf --depths 0,4096,64K --json bench.json")
+def bench(
+    files: Annotated[list[Path], typer.Argument(help="Model file, then overrides, draft layer, side files.")],
+    depths: Annotated[str, typer.Option(help="Tokens of context before the measured ones; K is 1024.")] = "0",
+    prompt: Annotated[int, typer.Option(help="Tokens of the measured prompt.")] = 512,
+    tokens: Annotated[int, typer.Option(help="Tokens decoded.")] = 64,
+    repeat: Annotated[int, typer.Option(help="Runs at each depth; medians are shown.")] = 3,
+    device: Device = "auto",
+    threads: Threads = None,
+    kv_bits: KvBits = 8,
+    fill: Annotated[str, typer.Option(help="How a context is filled: read like a prompt, or random.")] = "random",
+    isa: Annotated[str | None, typer.Option(help="Instruction set, avx2 or avx512; else the best.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write all figures as JSON; - for standard output.")] = None,
+) -> None:
+    """Measure prompt and decode speed against the memory bandwidth of this machine."""
+    from .bench import bench as command
+
+    command(files, depths, prompt, tokens, repeat, device, threads, kv_bits, fill, isa, json)
 
 
 def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None):  # type: ignore[no-untyped-def]
