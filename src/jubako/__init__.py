@@ -11,19 +11,25 @@
 The public names are those of `__all__`; see `engine.model.Model` for what a model can do.
 """
 
-from . import quant
-from .core import GenerationStats, SamplingParams, Token
-from .engine.generate import Generation
-from .engine.model import Model, load
-from .engine.session import Session
-from .errors import (
-    FileFormatError,
-    JubakoError,
-    MachineError,
-    MissingTensorError,
-    RequestError,
-    TemplateError,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import quant
+    from .core import GenerationStats, SamplingParams, Token
+    from .engine.generate import Generation
+    from .engine.model import Model, load
+    from .engine.session import Session
+    from .errors import (
+        FileFormatError,
+        JubakoError,
+        MachineError,
+        MissingTensorError,
+        RequestError,
+        TemplateError,
+    )
 
 __version__ = "0.1.0"
 
@@ -43,3 +49,24 @@ __all__ = [
     "load",
     "quant",
 ]
+
+_HOME = {
+    **dict.fromkeys(("GenerationStats", "SamplingParams", "Token"), "core"),
+    **dict.fromkeys(("Model", "load"), "engine.model"),
+    "Generation": "engine.generate",
+    "Session": "engine.session",
+    **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: importing torch takes seconds, and a help text needs none of it."""
+    if name == "quant":
+        return import_module(".quant", __name__)
+    if name in _HOME:
+        return getattr(import_module("." + _HOME[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

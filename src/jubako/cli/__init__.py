@@ -150,7 +150,7 @@ def bench(
     command(files, depths, prompt, tokens, repeat, device, threads, kv_bits, fill, isa, json)
 
 
-def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None):  # type: ignore[no-untyped-def]
+def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None) -> "Model":
     from .open import open_with_status
 
     return open_with_status(files, device, threads, kv_bits, context)
