@@ -5,13 +5,14 @@
 #include "kernels/hyper.h"
 #include "linear.h"
 #include "pool.h"
+#include "stored_weight.h"
 
 namespace jubako {
 namespace {
 
 class HyperMix {
 public:
-    HyperMix(const Floats<1>& norm, const Weight& down, const Weight& up, const Weight* inject, int streams, float eps)
+    HyperMix(const Floats<1>& norm, const StoredWeight& down, const StoredWeight& up, const StoredWeight* inject, int streams, float eps)
         : norm_(copy(norm)), down_(down), up_(up), inject_(inject ? std::optional<Weight>(*inject) : std::nullopt) {
         const int64_t wide = static_cast<int64_t>(norm_.size());
         require(streams > 0 && wide % (streams * 16) == 0, "streams must have a multiple of 16 elements");
@@ -74,7 +75,7 @@ void bind_hyper(nanobind::module_& m) {
     using namespace nb::literals;
     using namespace jubako;
     nb::class_<HyperMix>(m, "HyperMix", "A hyper-connection's mixer.")
-        .def(nb::init<const Floats<1>&, const Weight&, const Weight&, const Weight*, int, float>(), "norm"_a.noconvert(), "down"_a,
+        .def(nb::init<const Floats<1>&, const StoredWeight&, const StoredWeight&, const StoredWeight*, int, float>(), "norm"_a.noconvert(), "down"_a,
              "up"_a, "inject"_a.none(), "streams"_a, "eps"_a, nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
         .def("mix", &HyperMix::mix, "streams"_a.noconvert(), "See ops: hyper_mix.");
     m.def("hyper_combine", &combine, "streams"_a.noconvert(), "inject"_a.noconvert(), "out"_a.noconvert(), "See ops: hyper_combine.");

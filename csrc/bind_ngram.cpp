@@ -6,6 +6,7 @@
 #include "kernels/ngram.h"
 #include "linear.h"
 #include "pool.h"
+#include "stored_weight.h"
 
 namespace jubako {
 namespace {
@@ -33,7 +34,7 @@ struct NgramState {
 
 class Ngram {
 public:
-    Ngram(const Weight& key, const Weight& value, const Floats<1>& norm_key, const Floats<1>& norm_query, const Floats<1>& norm_conv,
+    Ngram(const StoredWeight& key, const StoredWeight& value, const Floats<1>& norm_key, const Floats<1>& norm_query, const Floats<1>& norm_conv,
           const Floats<2>& conv, int streams, int dilation, float eps)
         : key_(key),
           value_(value),
@@ -110,7 +111,7 @@ void bind_ngram(nanobind::module_& m) {
             },
             "float32 [(kernel-1) * dilation, streams * hidden], a view: the normed column of token p at p mod their number.");
     nb::class_<Ngram>(m, "Ngram", "Weights of the n-gram embedding's injection.")
-        .def(nb::init<const Weight&, const Weight&, const Floats<1>&, const Floats<1>&, const Floats<1>&, const Floats<2>&, int, int,
+        .def(nb::init<const StoredWeight&, const StoredWeight&, const Floats<1>&, const Floats<1>&, const Floats<1>&, const Floats<2>&, int, int,
                       float>(),
              "key"_a, "value"_a, "norm_key"_a.noconvert(), "norm_query"_a.noconvert(), "norm_conv"_a.noconvert(), "conv"_a.noconvert(),
              "streams"_a, "dilation"_a, "eps"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())

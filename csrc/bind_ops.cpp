@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 
 void bind_attention(nanobind::module_& m);
-void bind_embed(nanobind::module_& m);
 void bind_gdn(nanobind::module_& m);
 void bind_hyper(nanobind::module_& m);
 void bind_index(nanobind::module_& m);
@@ -11,7 +10,6 @@ void bind_route(nanobind::module_& m);
 
 void bind_ops(nanobind::module_& m) {
     bind_attention(m);
-    bind_embed(m);
     bind_gdn(m);
     bind_hyper(m);
     bind_index(m);
