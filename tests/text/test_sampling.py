@@ -164,7 +164,7 @@ def test_broken_numbers_are_an_error(temperature: float, bad: float) -> None:
 
 def test_the_smallest_temperature_is_greedy_and_stays_finite() -> None:
     logits = np.array([60000.0, -60000.0, 60001.0], np.float32)
-    for temperature in (1e-30, 1e-6):
+    for temperature in (1e-300, 1e-30, 1e-6):
         assert Sampler(SamplingParams(temperature=temperature, seed=1)).sample(logits, 0) == 2
 
 
@@ -219,7 +219,7 @@ def test_a_full_vocabulary_takes_a_millisecond() -> None:
     sampler.sample(logits, 0)
     spent = []
     for position in range(30):
-        start = time.perf_counter()
+        start = time.thread_time()
         sampler.sample(logits, position)
-        spent.append(time.perf_counter() - start)
+        spent.append(time.thread_time() - start)
     assert sorted(spent)[5] < 1e-3

@@ -368,6 +368,7 @@ def test_templates_without_end_are_stopped(source: str) -> None:
     with pytest.raises(TemplateError):
         template.render([])
     assert time.monotonic() - start < 10
+    assert template._worker
     process = template._worker._process
     template.close()
     assert process.poll() is not None

@@ -18,8 +18,9 @@ from ..errors import JubakoError, RequestError
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_BLOCK = 64  # logits per block when looking for the largest ones
+_GROUP = 64  # logits that share a maximum when looking for the largest ones
 _FIRST_CANDIDATES = 256
+_GREEDY = 1e-6  # temperatures below are greedy: no two float32 logits would share the chance
 
 
 def uniform(seed: int, position: int) -> float:
@@ -58,7 +59,7 @@ class Sampler:
             raise JubakoError(
                 f"the largest logit at position {position} is {largest}; the network's numbers broke down"
             )
-        if self.params.temperature == 0:
+        if self.params.temperature < _GREEDY:
             return int(logits.argmax())
         return self._draw(logits, np.float32(largest), uniform(self.seed, position))
 
@@ -85,7 +86,7 @@ class Sampler:
             ids = largest_ids(logits, params.top_k)
             weights = self._weights(logits[ids], largest)
             return ids, weights, float(weights.sum())
-        total = float(self._weights(logits, largest).sum())
+        total = float(np.exp((logits - largest) / np.float32(params.temperature)).sum(dtype=np.float64))
         width = _FIRST_CANDIDATES
         while True:
             ids = largest_ids(logits, width)
@@ -97,7 +98,7 @@ class Sampler:
                 enough = weights[-1] < params.min_p if params.min_p > 0 else mass > u * total
             if enough or width >= len(logits):
                 return ids, weights, total
-            width *= 8
+            width *= 16
 
     def _weights(self, logits: np.ndarray, largest: np.float32) -> np.ndarray:
         return np.exp((logits - largest).astype(np.float64) / self.params.temperature)
@@ -106,15 +107,18 @@ class Sampler:
 def largest_ids(logits: np.ndarray, count: int) -> np.ndarray:
     """Ids of the `count` largest logits, largest first, equal ones by rising id; -inf is never among them.
 
-    Only logits that reach the count-th largest of the blocks' maxima can be among them, so nothing long is sorted.
+    The logits are cut into groups; only those that reach the count-th largest maximum of a group can be among them, so
+    that little is sorted. Sorting integers, (falling logit, id) in 64 bits, is what numpy does fastest.
     """
     floor = np.float32(-np.inf)
-    blocks = len(logits) // _BLOCK
-    if count <= blocks:
-        maxima = logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
-        floor = np.partition(maxima, blocks - count)[blocks - count]
+    groups = len(logits) // _GROUP
+    if count <= groups:
+        maxima = logits[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        floor = np.partition(maxima, groups - count)[groups - count]
     ids = np.flatnonzero(logits >= floor if floor > -np.inf else logits > floor)
-    return ids[np.argsort(-logits[ids], kind="stable")[:count]]
+    bits = (logits[ids] + np.float32(0)).view(np.int32)  # adding 0 makes -0 and 0 the same
+    falling = np.where(bits < 0, bits & 0x7FFFFFFF, ~bits).astype(np.int64)
+    return np.sort((falling << 32) | ids)[:count] & 0xFFFFFFFF
 
 
 class _Penalties:

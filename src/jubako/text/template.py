@@ -39,7 +39,7 @@ Spans = list[tuple[int, int]]
 
 
 class ChatTemplate:
-    """A chat template, and the process that renders it. Threads may share it; one render runs at a time.
+    """A chat template, and the process that renders it, started for the first chat. Threads may share it.
 
     source: the template in Jinja, None for plain ChatML. timeout: seconds of wall time a render may take.
     """
@@ -51,7 +51,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._worker = _Worker(self._setup())
+        self._worker: _Worker | None = None
 
     def render(
         self,
@@ -79,7 +79,8 @@ class ChatTemplate:
     def close(self) -> None:
         """End the process; the next render starts a new one."""
         with self._lock:
-            self._worker.close()
+            if self._worker:
+                self._worker.close()
 
     def _render(
         self,
@@ -110,7 +111,7 @@ class ChatTemplate:
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"the chat is not plain data: {error}") from error
         with self._lock:
-            if not self._worker.alive():
+            if not (self._worker and self._worker.alive()):
                 self._worker = _Worker(self._setup())
             try:
                 answer = self._worker.ask(request, self._timeout)

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import jinja2
 import jinja2.debug  # loaded lazily by jinja2 otherwise, and nothing can be opened later
@@ -176,7 +176,7 @@ class LiteralCodeGenerator(CodeGenerator):
 class Generation(jinja2.ext.Extension):
     """`{% generation %}` … `{% endgeneration %}` marks what a model says, for training; here it is transparent."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Any) -> list[nodes.Node]:
         next(parser.stream)
