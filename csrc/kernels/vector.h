@@ -1,0 +1,183 @@
+// Rows times 1 … 8 columns: every unit of a row is unpacked once and meets all columns.
+#pragma once
+
+#include "../linear.h"
+#include "units.h"
+
+namespace jubako::JUBAKO_ISA {
+
+inline float tree(__m256 p) {
+    __m128 t = _mm_add_ps(_mm256_castps256_ps128(p), _mm256_extractf128_ps(p, 1));  // P0+P4 P1+P5 P2+P6 P3+P7
+    t = _mm_add_ps(t, _mm_movehl_ps(t, t));
+    return _mm_cvtss_f32(_mm_add_ss(t, _mm_shuffle_ps(t, t, 1)));
+}
+
+#ifdef JUBAKO_AVX512
+
+template <class F>
+inline V dots(const V c[4], const XUnit& x) {
+    V acc = zeros();
+    if (F::bias > 0) acc = _mm512_srai_epi32(load64(x.sum16), 7 - __builtin_ctz(F::bias > 0 ? F::bias : 1));
+    for (int r = 0; r < 4; ++r) acc = _mm512_dpbusd_epi32(acc, c[r], load64(x.q + 64 * r));
+    return acc;
+}
+inline __m256i even_lanes(V x) {
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15), x));
+}
+inline __m256i add_pairs(V x) { return even_lanes(_mm512_add_epi32(x, _mm512_srli_epi64(x, 32))); }
+inline __m256 scaled_pairs(V x, V scale) {  // exact: whole numbers below 2^24
+    __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(x), _mm512_castsi512_ps(scale));
+    f = _mm512_add_ps(f, _mm512_castsi512_ps(_mm512_srli_epi64(_mm512_castps_si512(f), 32)));
+    return _mm256_castsi256_ps(even_lanes(_mm512_castps_si512(f)));
+}
+inline __m256i odd_lanes(V x) { return even_lanes(_mm512_srli_epi64(x, 32)); }
+
+#else
+
+inline __m256i sum16_over(__m256i sum, int bias) {
+    return bias == 0 ? _mm256_setzero_si256() : _mm256_srai_epi32(sum, 7 - __builtin_ctz(bias));
+}
+template <class F>
+inline __m256i dots8(const __m256i& c0, const __m256i& c1, const __m256i& c2, const __m256i& c3, const int8_t* q, __m256i acc) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i c[4] = {c0, c1, c2, c3};
+    __m256i product[4];
+    for (int r = 0; r < 4; ++r) {
+        __m256i x = load32(q + 64 * r);
+        product[r] = F::wide ? _mm256_maddubs_epi16(_mm256_abs_epi8(c[r]), _mm256_sign_epi8(x, c[r])) : _mm256_maddubs_epi16(c[r], x);
+    }
+    constexpr int reach = F::wide ? 32512 : 2 * 127 * F::largest;  // magnitude of one 16-bit sum
+    if (4 * reach <= 32767) {
+        __m256i sum = _mm256_add_epi16(_mm256_add_epi16(product[0], product[1]), _mm256_add_epi16(product[2], product[3]));
+        return _mm256_add_epi32(acc, _mm256_madd_epi16(sum, ones));
+    }
+    if (2 * reach <= 32767) {
+        __m256i a = _mm256_madd_epi16(_mm256_add_epi16(product[0], product[1]), ones);
+        __m256i b = _mm256_madd_epi16(_mm256_add_epi16(product[2], product[3]), ones);
+        return _mm256_add_epi32(acc, _mm256_add_epi32(a, b));
+    }
+    for (int r = 0; r < 4; ++r) acc = _mm256_add_epi32(acc, _mm256_madd_epi16(product[r], ones));
+    return acc;
+}
+template <class F>
+inline V dots(const V c[4], const XUnit& x) {
+    V sum = load64(x.sum16);
+    return {dots8<F>(c[0].a, c[1].a, c[2].a, c[3].a, x.q, sum16_over(sum.a, F::bias)),
+            dots8<F>(c[0].b, c[1].b, c[2].b, c[3].b, x.q + 32, sum16_over(sum.b, F::bias))};
+}
+inline __m256i lanes_from_pairs(__m256i x) { return _mm256_permute4x64_epi64(x, 0xd8); }
+inline __m256i even_lanes(V x) {
+    return lanes_from_pairs(_mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b), 0x88)));
+}
+inline __m256i odd_lanes(V x) {
+    return lanes_from_pairs(_mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b), 0xdd)));
+}
+inline __m256i add_pairs(V x) { return lanes_from_pairs(_mm256_hadd_epi32(x.a, x.b)); }
+inline __m256 scaled_pairs(V x, V scale) {
+    __m256 a = _mm256_mul_ps(_mm256_cvtepi32_ps(x.a), _mm256_castsi256_ps(scale.a));
+    __m256 b = _mm256_mul_ps(_mm256_cvtepi32_ps(x.b), _mm256_castsi256_ps(scale.b));
+    return _mm256_castsi256_ps(lanes_from_pairs(_mm256_castps_si256(_mm256_hadd_ps(a, b))));
+}
+
+#endif
+
+// One unit meets one column.
+template <class F>
+inline __m256 step(const Unit& u, const XUnit& x, __m256 p) {
+    V dot = dots<F>(u.c, x);
+    __m256 d = _mm256_load_ps(x.d);
+    if constexpr (F::scales == Scales::two_floats) {
+        p = _mm256_fmadd_ps(_mm256_cvtepi32_ps(even_lanes(dot)), _mm256_mul_ps(u.factor, d), p);
+        p = _mm256_fmadd_ps(_mm256_cvtepi32_ps(odd_lanes(dot)), _mm256_mul_ps(u.factor1, d), p);
+    } else {
+        __m256 f = F::scales == Scales::group ? scaled_pairs(dot, u.scale) : _mm256_cvtepi32_ps(add_pairs(dot));
+        p = _mm256_fmadd_ps(f, _mm256_mul_ps(u.factor, d), p);
+    }
+    if constexpr (F::minimum == Minimum::block) p = _mm256_fmadd_ps(u.offset, _mm256_load_ps(x.s), p);
+    if constexpr (F::minimum == Minimum::group) {
+        __m256 sum = _mm256_mul_ps(scaled_pairs(load64(x.sum16), u.minimum), _mm256_set1_ps(-1.0f / 128));
+        p = _mm256_fmadd_ps(sum, _mm256_mul_ps(u.offset, d), p);
+    }
+    return p;
+}
+
+template <class F, int columns>
+void vector_rows(const RowsTimesColumns& job, int first_column) {
+    constexpr int unit_blocks = 256 / F::weights, unit_bytes = unit_blocks * F::bytes;
+    const int64_t units = job.cols / 256;
+    const int64_t rest = job.cols % 256 / F::weights;
+    const XUnit* x[columns];
+    for (int c = 0; c < columns; ++c) x[c] = static_cast<const XUnit*>(job.x[first_column + c]);
+    alignas(64) uint8_t last[unit_bytes + 64] = {};
+    for (int64_t row = job.first_row; row < job.first_row + job.rows; ++row) {
+        const uint8_t* w = job.weights + row * job.row_stride;
+        __m256 p[columns];
+        for (int c = 0; c < columns; ++c) p[c] = _mm256_setzero_ps();
+        Unit u;
+        for (int64_t i = 0; i < units; ++i, w += unit_bytes) {
+            _mm_prefetch(reinterpret_cast<const char*>(w + 1024), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(w + 1088), _MM_HINT_T0);
+            if (unit_bytes > 128) {
+                _mm_prefetch(reinterpret_cast<const char*>(w + 1152), _MM_HINT_T0);
+            }
+            if (unit_bytes > 192) {
+                _mm_prefetch(reinterpret_cast<const char*>(w + 1216), _MM_HINT_T0);
+                _mm_prefetch(reinterpret_cast<const char*>(w + 1280), _MM_HINT_T0);
+            }
+            F::unpack(w, u);
+            for (int c = 0; c < columns; ++c) p[c] = step<F>(u, x[c][i], p[c]);
+        }
+        if (rest > 0) {  // the row ends inside of a unit: zero blocks follow
+            std::memcpy(last, w, static_cast<size_t>(rest) * F::bytes);
+            F::unpack(last, u);
+            for (int c = 0; c < columns; ++c) p[c] = step<F>(u, x[c][units], p[c]);
+        }
+        for (int c = 0; c < columns; ++c) job.out[first_column + c][row] = tree(p[c]) * job.scale;
+    }
+}
+
+template <class F>
+void vector_format(const RowsTimesColumns& job) {
+    for (int c = 0; c < job.columns;) {
+        int left = job.columns - c;
+        if (left >= 8) vector_rows<F, 8>(job, c), c += 8;
+        else if (left >= 4) vector_rows<F, 4>(job, c), c += 4;
+        else if (left == 3) vector_rows<F, 3>(job, c), c += 3;
+        else if (left == 2) vector_rows<F, 2>(job, c), c += 2;
+        else vector_rows<F, 1>(job, c), c += 1;
+    }
+}
+
+template <class F>
+void decode_format(const uint8_t* row, int64_t cols, float* out) {
+    constexpr int unit_blocks = 256 / F::weights, unit_bytes = unit_blocks * F::bytes;
+    alignas(64) uint8_t last[unit_bytes + 64] = {};
+    alignas(64) uint8_t codes[256];
+    alignas(64) float factor[8], factor1[8], offset[8], scale[16], minimum[16];
+    for (int64_t start = 0; start < cols; start += 256, row += unit_bytes) {
+        const uint8_t* w = row;
+        int count = cols - start < 256 ? static_cast<int>(cols - start) : 256;
+        if (count < 256) std::memcpy(last, row, static_cast<size_t>(count) / F::weights * F::bytes), w = last;
+        Unit u;
+        F::unpack(w, u);
+        for (int r = 0; r < 4; ++r) store64(codes + 64 * r, u.c[r]);
+        _mm256_store_ps(factor, u.factor);
+        if (F::scales == Scales::two_floats) _mm256_store_ps(factor1, u.factor1);
+        if (F::minimum != Minimum::none) _mm256_store_ps(offset, u.offset);
+        if (F::scales == Scales::group) store64(scale, u.scale);
+        if (F::minimum == Minimum::group) store64(minimum, u.minimum);
+        for (int i = 0; i < count; ++i) {
+            int lane = i / 16, at = i % 16, block = i / 32;
+            int byte = F::order == Order::dwords ? 64 * (at / 4) + 4 * lane + at % 4 : 64 * (at % 4) + 4 * lane + at / 4;
+            int code = F::wide ? static_cast<int8_t>(codes[byte]) : codes[byte] - F::bias;
+            float f = F::scales == Scales::two_floats && lane % 2 == 1 ? factor1[block] : factor[block];
+            if (F::scales == Scales::group) f *= scale[lane];
+            float value = f * static_cast<float>(code);
+            if (F::minimum == Minimum::block) value += offset[block];
+            if (F::minimum == Minimum::group) value += offset[block] * minimum[lane];
+            out[start + i] = value;
+        }
+    }
+}
+
+}  // namespace jubako::JUBAKO_ISA
