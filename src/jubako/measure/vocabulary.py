@@ -15,7 +15,7 @@ import numpy as np
 CONTROL, USER_DEFINED, UNUSED, NORMAL = 3, 4, 5, 1  # token types of GGUF
 
 _TAIL = 276  # the published vocabulary ends this many tokens after <|endoftext|>
-_USER_DEFINED = range(14, 26)  # tool calls, fill-in-the-middle, tool responses, thinking: text may hold them
+_USER_DEFINED = (14, 15, 22, 23, 24, 25)  # tool calls, tool responses, thinking: text may hold them
 _SPECIAL = [
     "<|endoftext|>",
     "<|im_start|>",
