@@ -61,89 +61,9 @@ public:
         return {std::move(queries), std::move(gates)};
     }
 
-    Owned attend(const Floats<3>& q, const Floats<2>& gate, const AttentionState& state,
-                 const std::optional<Array<const int32_t, 2>>& blocks, const std::optional<Array<const int32_t, 1>>& counts,
-                 int64_t position) const {
-        const int64_t tokens = static_cast<int64_t>(q.shape(0)), width = int64_t(heads_) * dim();
-        require_shape(q, {tokens, heads_, dim()}, "q");
-        require_shape(gate, {tokens, width}, "gate");
-        check(state);
-        require(position >= 0 && position + tokens <= state.length, "the cache does not hold the queries' own tokens");
-        require(blocks.has_value() == counts.has_value(), "blocks and counts go together");
-        std::vector<Cells> cells(static_cast<size_t>(tokens));
-        for (int64_t t = 0; t < tokens; ++t) {
-            const int32_t count = counts ? checked_count(state, *blocks, *counts, t, position) : -1;
-            cells[t] = count < 0 ? Cells{nullptr, 0, position + t + 1, 0, 1}
-                                 : chosen_cells(blocks->data() + t * blocks->shape(1), count, state.ratio, position + t);
-        }
-        Owned out = output<float>({tokens, width});
-        nb::gil_scoped_release release;
-        for (int64_t first = 0; first < tokens;) {
-            int64_t last = first, tasks = 0;
-            while (last < tokens && tasks < TASKS) tasks += int64_t(cells[last++].segments()) * kv_heads_;
-            attend_some(q.data(), gate.data(), state, cells.data(), first, last, tasks, out.data());
-            first = last;
-        }
-        return out;
-    }
-
 private:
     void check(const AttentionState& state) const {
         require(state.layout.kv_heads == kv_heads_ && state.layout.dim == dim(), "state of another layer");
-    }
-
-    static int32_t checked_count(const AttentionState& state, const Array<const int32_t, 2>& blocks,
-                                 const Array<const int32_t, 1>& counts, int64_t t, int64_t position) {
-        require(blocks.shape(0) == counts.shape(0) && t < int64_t(counts.shape(0)), "blocks and counts need a row for each token");
-        const int32_t count = counts.data()[t];
-        require(count < 0 || (state.ratio > 0 && count <= int64_t(blocks.shape(1))), "count beyond the row of blocks");
-        const int32_t* row = blocks.data() + t * blocks.shape(1);
-        const int64_t complete = count < 0 ? 0 : (position + t + 1) / state.ratio;
-        bool inside = true;
-        for (int32_t i = 0; i < count; ++i) inside &= row[i] >= 0 && row[i] < complete;
-        require(inside, "a chosen block is not complete");
-        return count;
-    }
-
-    static Cells chosen_cells(const int32_t* blocks, int32_t count, int ratio, int64_t own) {
-        const int64_t tail = (own + 1) / ratio * ratio, block_cells = int64_t(count) * ratio;
-        return {blocks, block_cells, block_cells + own + 1 - tail, tail, ratio};
-    }
-
-    // Tokens [first, last): every segment of every kv head is a task, then every head's segments are merged in order.
-    void attend_some(const float* q, const float* gate, const AttentionState& state, const Cells* cells, int64_t first, int64_t last,
-                     int64_t tasks, float* out) const {
-        struct Piece {
-            int32_t token, segment;
-        };
-        const int dim = this->dim(), group = heads_ / kv_heads_;
-        const size_t width = size_t(heads_) * dim, size = attend_partial_floats(group, dim);
-        const int64_t count = last - first, pieces = tasks / kv_heads_;
-        float* partials = scratch<float>(Slot::ops_a, static_cast<int64_t>(tasks * size));
-        Piece* piece = scratch<Piece>(Slot::ops_b, pieces + count);
-        Piece* start = piece + pieces;  // token's first piece, number of its segments
-        for (int64_t t = 0, next = 0; t < count; ++t) {
-            const int segments = cells[first + t].segments();
-            start[t] = {static_cast<int32_t>(next), segments};
-            for (int s = 0; s < segments; ++s) piece[next++] = {static_cast<int32_t>(t), s};
-        }
-        // partials [kv_heads][pieces]: a head's segments of a token lie side by side
-        parallel_for(tasks, [&](int64_t task) {
-            const int head = static_cast<int>(task / pieces);
-            const Piece p = piece[task % pieces];
-            const float* queries = q + size_t(first + p.token) * width + size_t(head) * group * dim;
-            JUBAKO_CALL(attend_segment(state.layout, state.cache.as<uint8_t>(), head, cells[first + p.token], p.segment, queries, dim,
-                                       group, partials + task * size));
-        });
-        parallel_for(count * kv_heads_, [&](int64_t task) {
-            const int head = static_cast<int>(task % kv_heads_);
-            const int64_t token = task / kv_heads_;
-            const float* from = partials + (size_t(head) * pieces + start[token].token) * size;
-            for (int row = 0; row < group; ++row) {
-                const size_t place = size_t(first + token) * width + (size_t(head) * group + row) * dim;
-                JUBAKO_CALL(attend_merge(dim, group, row, from, size, start[token].segment, gate + place, out + place));
-            }
-        });
     }
 
     std::vector<float> q_norm_, k_norm_;
@@ -151,6 +71,87 @@ private:
     float eps_;
     Rope& rope_;
 };
+
+int32_t checked_count(const AttentionState& state, const Array<const int32_t, 2>& blocks,
+                             const Array<const int32_t, 1>& counts, int64_t t, int64_t position) {
+    require(blocks.shape(0) == counts.shape(0) && t < int64_t(counts.shape(0)), "blocks and counts need a row for each token");
+    const int32_t count = counts.data()[t];
+    require(count < 0 || (state.ratio > 0 && count <= int64_t(blocks.shape(1))), "count beyond the row of blocks");
+    const int32_t* row = blocks.data() + t * blocks.shape(1);
+    const int64_t complete = count < 0 ? 0 : (position + t + 1) / state.ratio;
+    bool inside = true;
+    for (int32_t i = 0; i < count; ++i) inside &= row[i] >= 0 && row[i] < complete;
+    require(inside, "a chosen block is not complete");
+    return count;
+}
+
+Cells chosen_cells(const int32_t* blocks, int32_t count, int ratio, int64_t own) {
+    const int64_t tail = (own + 1) / ratio * ratio, block_cells = int64_t(count) * ratio;
+    return {blocks, block_cells, block_cells + own + 1 - tail, tail, ratio};
+}
+
+// Tokens [first, last): every segment of every kv head is a task, then every head's segments are merged in order.
+void attend_some(const float* q, int heads, const float* gate, const AttentionState& state, const Cells* cells, int64_t first,
+                 int64_t last, int64_t tasks, float* out) {
+    struct Piece {
+        int32_t token, segment;
+    };
+    const int dim = state.layout.dim, kv_heads = state.layout.kv_heads, group = heads / kv_heads;
+    const size_t width = size_t(heads) * dim, size = attend_partial_floats(group, dim);
+    const int64_t count = last - first, pieces = tasks / kv_heads;
+    float* partials = scratch<float>(Slot::ops_a, static_cast<int64_t>(tasks * size));
+    Piece* piece = scratch<Piece>(Slot::ops_b, pieces + count);
+    Piece* start = piece + pieces;  // token's first piece, number of its segments
+    for (int64_t t = 0, next = 0; t < count; ++t) {
+        const int segments = cells[first + t].segments();
+        start[t] = {static_cast<int32_t>(next), segments};
+        for (int s = 0; s < segments; ++s) piece[next++] = {static_cast<int32_t>(t), s};
+    }
+    // partials [kv_heads][pieces]: a head's segments of a token lie side by side
+    parallel_for(tasks, [&](int64_t task) {
+        const int head = static_cast<int>(task / pieces);
+        const Piece p = piece[task % pieces];
+        const float* queries = q + size_t(first + p.token) * width + size_t(head) * group * dim;
+        JUBAKO_CALL(attend_segment(state.layout, state.cache.as<uint8_t>(), head, cells[first + p.token], p.segment, queries, dim,
+                                   group, partials + task * size));
+    });
+    parallel_for(count * kv_heads, [&](int64_t task) {
+        const int head = static_cast<int>(task % kv_heads);
+        const int64_t token = task / kv_heads;
+        const float* from = partials + (size_t(head) * pieces + start[token].token) * size;
+        for (int row = 0; row < group; ++row) {
+            const size_t place = size_t(first + token) * width + (size_t(head) * group + row) * dim;
+            JUBAKO_CALL(attend_merge(dim, group, row, from, size, start[token].segment, gate + place, out + place));
+        }
+    });
+}
+
+Owned sparse_attention(const Floats<3>& q, const Floats<2>& gate, const AttentionState& state,
+             const std::optional<Array<const int32_t, 2>>& blocks, const std::optional<Array<const int32_t, 1>>& counts,
+             int64_t position) {
+    const int64_t tokens = static_cast<int64_t>(q.shape(0)), width = static_cast<int64_t>(q.shape(1) * q.shape(2));
+    const int heads = static_cast<int>(q.shape(1)), kv_heads = state.layout.kv_heads;
+    require_shape(q, {tokens, heads, state.layout.dim}, "q");
+    require_shape(gate, {tokens, width}, "gate");
+    require(heads > 0 && heads % kv_heads == 0, "query heads must be a multiple of the key/value heads");
+    require(position >= 0 && position + tokens <= state.length, "the cache does not hold the queries' own tokens");
+    require(blocks.has_value() == counts.has_value(), "blocks and counts go together");
+    std::vector<Cells> cells(static_cast<size_t>(tokens));
+    for (int64_t t = 0; t < tokens; ++t) {
+        const int32_t count = counts ? checked_count(state, *blocks, *counts, t, position) : -1;
+        cells[t] = count < 0 ? Cells{nullptr, 0, position + t + 1, 0, 1}
+                             : chosen_cells(blocks->data() + t * blocks->shape(1), count, state.ratio, position + t);
+    }
+    Owned out = output<float>({tokens, width});
+    nb::gil_scoped_release release;
+    for (int64_t first = 0; first < tokens;) {
+        int64_t last = first, tasks = 0;
+        while (last < tokens && tasks < TASKS) tasks += int64_t(cells[last++].segments()) * kv_heads;
+        attend_some(q.data(), heads, gate.data(), state, cells.data(), first, last, tasks, out.data());
+        first = last;
+    }
+    return out;
+}
 
 nb::ndarray<nb::numpy, float> decoded(const AttentionState& state, int64_t cell, size_t offset) {
     auto result = output<float>({state.layout.kv_heads, state.layout.dim});
@@ -195,7 +196,7 @@ void bind_attention(nanobind::module_& m) {
         .def(nb::init<const Floats<1>&, const Floats<1>&, int, int, float, Rope&>(), "q_norm"_a.noconvert(), "k_norm"_a.noconvert(),
              "heads"_a, "kv_heads"_a, "eps"_a, "rope"_a, nb::keep_alive<1, 7>())
         .def("prepare", &Attention::prepare, "q"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(), "state"_a, "position"_a,
-             "See ops: attention_prepare.")
-        .def("attend", &Attention::attend, "q"_a.noconvert(), "gate"_a.noconvert(), "state"_a, "blocks"_a.noconvert().none(),
-             "counts"_a.noconvert().none(), "position"_a, "See ops: sparse_attention.");
+             "See ops: attention_prepare.");
+    m.def("sparse_attention", &sparse_attention, "q"_a.noconvert(), "gate"_a.noconvert(), "state"_a, "blocks"_a.noconvert().none(),
+          "counts"_a.noconvert().none(), "position"_a, "See ops: sparse_attention.");
 }

@@ -67,6 +67,19 @@ void combine(const Array<float, 3>& streams, const Floats<2>& inject, const Floa
     });
 }
 
+Owned rms_norm_rows(const Floats<2>& x, const Floats<1>& gamma, float eps) {
+    const int64_t tokens = static_cast<int64_t>(x.shape(0)), width = static_cast<int64_t>(x.shape(1));
+    require(width > 0 && width % 16 == 0, "rows must have a multiple of 16 elements");
+    require_shape(gamma, {width}, "gamma");
+    const HyperShape shape{1, static_cast<int>(width), 0, eps};
+    Owned out = output<float>({tokens, width});
+    nb::gil_scoped_release release;
+    parallel_for(tokens, [&](int64_t t) {
+        JUBAKO_CALL(hyper_norm(shape, x.data() + t * width, gamma.data(), out.data() + t * width));
+    });
+    return out;
+}
+
 }  // namespace
 }  // namespace jubako
 
@@ -78,5 +91,6 @@ void bind_hyper(nanobind::module_& m) {
         .def(nb::init<const Floats<1>&, const StoredWeight&, const StoredWeight&, const StoredWeight*, int, float>(), "norm"_a.noconvert(), "down"_a,
              "up"_a, "inject"_a.none(), "streams"_a, "eps"_a, nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
         .def("mix", &HyperMix::mix, "streams"_a.noconvert(), "See ops: hyper_mix.");
+    m.def("rms_norm", &rms_norm_rows, "x"_a.noconvert(), "gamma"_a.noconvert(), "eps"_a, "See ops: rms_norm.");
     m.def("hyper_combine", &combine, "streams"_a.noconvert(), "inject"_a.noconvert(), "out"_a.noconvert(), "See ops: hyper_combine.");
 }

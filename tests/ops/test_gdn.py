@@ -30,7 +30,9 @@ class Case:
         return result
 
 
-def case(rng: np.random.Generator, key_heads: int, heads: int, dim: int, taps: int, tokens: int, scale: float = 1.0) -> Case:
+def case(
+    rng: np.random.Generator, key_heads: int, heads: int, dim: int, taps: int, tokens: int, scale: float = 1.0
+) -> Case:
     sizes = config(gdn_key_heads=key_heads, gdn_value_heads=heads, gdn_dim=dim, conv_kernel=taps)
     channels = sizes.gdn_channels
     conv, dt_bias, norm = normal(rng, channels, taps), normal(rng, heads), normal(rng, dim)
@@ -62,7 +64,9 @@ def test_equals_the_reference(isa: str, rng: np.random.Generator, size: tuple[in
 
 
 @pytest.mark.parametrize("size", [(2, 6, 32, 4), (16, 48, 128, 4)])
-def test_bits_do_not_depend_on_chunks_or_threads(isa: str, rng: np.random.Generator, size: tuple[int, int, int, int]) -> None:
+def test_bits_do_not_depend_on_chunks_or_threads(
+    isa: str, rng: np.random.Generator, size: tuple[int, int, int, int]
+) -> None:
     both = case(rng, *size, tokens=37)
     whole = both.run(state := both.kernel.new_state())
     threads = _cpu.threads()

@@ -125,7 +125,9 @@ def test_tokens_can_be_taken_back(isa: str, rng: np.random.Generator, ratio: int
     dim = both.sizes.index_dim
     state = both.state()
     position = 0
-    attention = _cpu.Attention(normal(rng, 32), normal(rng, 32), 1, 1, 1e-6, _cpu.Rope(np.ones(1, np.float32), 1.0, 1024))
+    attention = _cpu.Attention(
+        normal(rng, 32), normal(rng, 32), 1, 1, 1e-6, _cpu.Rope(np.ones(1, np.float32), 1.0, 1024)
+    )
     while position < 150:  # read on with wrong tokens, take them back, read the right ones
         step = min(11, 150 - position)
         for keys in (normal(rng, back, dim), both.raw[position : position + step]):

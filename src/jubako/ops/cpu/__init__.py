@@ -1,0 +1,6 @@
+"""The instruction set on a CPU: thin bindings over the kernels of csrc, on numpy arrays and the file's own blocks."""
+
+from .ops import CpuOps
+from .state import CpuState
+
+__all__ = ["CpuOps", "CpuState"]
