@@ -10,6 +10,7 @@ inspect, and a few tensors decoded. Mutant N of seed S is always the same; faili
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import io
 import json
@@ -303,6 +304,9 @@ def use(paths: list[Path]) -> ModelFiles:
 def fuzz(found: list[Sample], seed: int, workspace: Path, keep: Path | None = None) -> Iterator[Report]:
     """Try mutants without end, yielding the running report after each."""
     report = Report()
+    for sample in found:
+        with contextlib.suppress(JubakoError):  # undamaged: the imports are then no mutant's time
+            use(place(workspace, sample, sample.files, 0))
     for name, sample, files, cut in mutants(found, seed):
         directory = workspace / "mutant"
         shutil.rmtree(directory, ignore_errors=True)

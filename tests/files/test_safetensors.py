@@ -115,6 +115,7 @@ CASES: dict[str, tuple[bytes, str]] = {
     "not an object": (raw([1]), "where a JSON object was expected"),
     "twice": (raw(b'{"a": 1, "a": 2}'), "'a' occurs twice"),
     "escape": (raw({"a\x1b[2J": entry()}, bytes(16)), "holds control characters"),
+    "ten million lists": (raw(b"[" + b"[]," * 10_000_000 + b"0]"), "holds more than 1,048,576 values"),
     "entry": (raw({"a": 3}), "'a' is described by 3"),
     "dtype": (raw({"a": entry("F8_E4M3")}, bytes(16)), "'a' has the dtype 'F8_E4M3'; Jubako reads F64, F32"),
     "dtype list": (raw({"a": entry(["F32"])}, bytes(16)), "'a' has the dtype"),

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ..errors import FileFormatError
 
 # Far above any real file (a 248,320-token vocabulary with merges is 11 MB), low enough to bound time and memory.
-MAX_HEADER_BYTES = 1 << 29
-MAX_STRINGS = 1 << 21
+MAX_HEADER_BYTES = 1 << 28
+MAX_STRINGS = 1 << 20
 MAX_STRING_BYTES = 1 << 26
 MAX_NAME_BYTES = 1 << 16
 

@@ -18,8 +18,8 @@ from .mapping import map_file, refuse
 from .tensors import StoredTensor, mapped_tensor
 
 MAGIC = b"GGUF"
-MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 16
+MAX_KEYS = 1 << 15
+MAX_TENSORS = 1 << 15
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeGuard
@@ -20,7 +21,8 @@ from .tensors import StoredTensor, mapped_tensor
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 1 << 26
 MAX_JSON_BYTES = 1 << 26
-MAX_TENSORS = 1 << 18
+MAX_JSON_VALUES = 1 << 20  # commas, colons and brackets: bounds the time and memory of parsing
+MAX_TENSORS = 1 << 16
 MAX_DIMENSIONS = 8
 _TYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8")
 
@@ -82,10 +84,12 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            refuse(path, f"{next(n for n in names if names.count(n) > 1)!r:.200} occurs twice in the JSON")
+            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            refuse(path, f"{twice!r:.200} occurs twice in the JSON")
         return found
 
+    if sum(map(text.count, (b",", b":", b"[", b"{"))) > MAX_JSON_VALUES:
+        refuse(path, f"its JSON holds more than {MAX_JSON_VALUES:,} values")
     try:
         parsed = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
