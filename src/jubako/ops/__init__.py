@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..arch.config import Config
+
 Array = Any  # the device's arrays
 Weights = Any  # a field of the network's prepared weights
 State = Any
@@ -23,6 +25,7 @@ State = Any
 class Ops(Protocol):
     """One device's operations on one network."""
 
+    config: Config
     weights: Any
     """The network with the fields of `arch.weights.Network`, its leaves ready for this device."""
 
@@ -31,6 +34,9 @@ class Ops(Protocol):
 
     def embed(self, weight: Weights, ids: Sequence[int] | np.ndarray) -> Array:
         """Rows `ids` [T] of a matrix of any block type, decoded: [T, columns]."""
+
+    def spread(self, x: Array) -> Array:
+        """Every stream starts as the embedding: x [T, H] to streams [T, S, H]."""
 
     def ngram_rows(self, weights: Weights, ids: Sequence[int] | np.ndarray, history: Sequence[int]) -> Array:
         """The hashed n-gram rows of the tokens, one after the other: [T, E]. history: the tokens before ids[0]."""

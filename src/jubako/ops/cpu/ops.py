@@ -36,6 +36,9 @@ class CpuOps:
     def embed(self, weight: Weight, ids: Sequence[int] | Array) -> Array:
         return _cpu.decode_rows(weight, np.ascontiguousarray(ids, dtype=np.int64))
 
+    def spread(self, x: Array) -> Array:
+        return np.repeat(x[:, None, :], self.config.streams, axis=1)
+
     def ngram_rows(self, weights: Ngram, ids: Sequence[int] | Array, history: Sequence[int]) -> Array:
         rows = ngram_row_ids(self.config, ids, history)
         return _cpu.decode_rows(weights.table, rows.reshape(-1)).reshape(len(rows), -1)

@@ -1,7 +1,7 @@
 """A network's leaves made ready for the kernels: views of the file's blocks, and the small float32 parts copied.
 
-The classes follow their namesakes in `arch.weights`, with `_cpu.Weight` for matrices; `kernel` is the native object that
-holds a part's small weights.
+The classes follow their namesakes in `arch.weights`, with `_cpu.Weight` for matrices. `kernel` is the native object
+that holds a part's small weights.
 """
 
 from __future__ import annotations
