@@ -1,0 +1,43 @@
+"""The executor of device="cpu": the instruction set of `ops.cpu` on the file's own blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import psutil
+
+from ..arch.config import Config
+from ..arch.weights import Network
+from ..errors import MachineError
+from ..ops.cpu import CpuOps, CpuState
+from .forward import forward
+
+
+class CpuExecutor:
+    """Runs a network on the CPU. kv_bits: 8 or 16."""
+
+    def __init__(self, network: Network, threads: int | None, kv_bits: int) -> None:
+        self.config = network.config
+        self._ops = CpuOps(network, threads)
+        self._kv_bits = kv_bits
+
+    def new_state(self, context: int) -> CpuState:
+        """See `Executor.new_state`. Memory is committed as the context fills, but must be there for all of it."""
+        needed, free = cache_bytes(self.config, context, self._kv_bits), psutil.virtual_memory().available
+        if needed > free:
+            raise MachineError(
+                f"a context of {context} tokens needs {needed / 1e9:.1f} GB for keys and values, and {free / 1e9:.1f} GB "
+                "of memory are free; ask for a smaller context"
+            )
+        return self._ops.new_state(context, self._kv_bits)
+
+    def forward(self, ids: Sequence[int], state: CpuState, *, last_only: bool) -> np.ndarray:
+        """See `Executor.forward`."""
+        return forward(self._ops, ids, state, slice(len(ids) - 1, None) if last_only else None)
+
+
+def cache_bytes(config: Config, context: int, kv_bits: int) -> int:
+    """Bytes that the keys and values of `context` tokens take in all attention layers, scales left out."""
+    layers = len(config.recurrent) - sum(config.recurrent) + config.draft_layers
+    return layers * context * config.kv_heads * 2 * config.head_dim * kv_bits // 8
