@@ -1,9 +1,7 @@
 """The benchmark's sums, on the tiny model with the reference as its engine."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from measure.networks import narrow
 from jubako.arch.weights import load_network
 from jubako.cli.bench import bench as command
 from jubako.cli.bench import parse_depths
+from jubako.engine.model import load
 from jubako.errors import RequestError
 from jubako.files import open_model
 from jubako.measure import bench as bench_module
@@ -96,29 +95,24 @@ def test_impossible_requests(tiny: Path) -> None:
         bench([tiny / "tiny-mixed.gguf"], tokens=0)
 
 
-class _Pretender:
-    """An executor that can pretend."""
-
-    def __init__(self, vocabulary: int) -> None:
-        self.config = type("Sizes", (), {"vocabulary": vocabulary})()
-
-    def new_state(self, context: int) -> list[int]:
-        return []
-
-    def forward(self, ids: Sequence[int], state: list[int], *, last_only: bool) -> np.ndarray[Any, Any]:
-        state.extend(ids)
-        return np.zeros((1, 10), np.float32)
-
-    def pretend(self, ids: Sequence[int], state: list[int]) -> None:
-        state.extend(-id for id in ids)
-
-
-def test_pretended_tokens_count_as_read() -> None:
-    from jubako.engine.session import Session
-
-    session = Session(_Pretender(10), 8, 4)  # type: ignore[arg-type]
-    assert fill_caches(session, [1, 2, 3])
-    session.decode(4)
-    assert session.ids == [1, 2, 3, 4] and session.state == [-1, -2, -3, 4]
+def test_random_caches_count_as_read(tmp_path: Path) -> None:
+    pytest.importorskip("jubako._cpu")
+    synth(tmp_path / "a.gguf", narrow())
+    model = load(tmp_path / "a.gguf", "cpu", threads=1)
+    session = model.session(400)
+    session.prefill([1, 2, 3])
+    assert fill_caches(session, [5] * 300)
+    assert session.length == 303
+    logits = session.decode(4)
+    assert np.isfinite(logits).all() and 1.0 < logits.std() < 5.0
+    attention = session.state.layers[3]
+    assert attention.length == 304
+    assert np.abs(attention.key(200)).mean() == pytest.approx(0.8, abs=0.2)
     with pytest.raises(RequestError):
-        fill_caches(session, [1] * 5)
+        fill_caches(session, [1] * 100)
+
+
+def test_the_reference_reads_instead(tiny: Path) -> None:
+    session = load(tiny / "tiny-mixed.gguf", "reference").session(50)
+    assert not fill_caches(session, [1, 2])
+    assert session.length == 0

@@ -19,7 +19,7 @@ class CpuExecutor:
 
     def __init__(self, network: Network, threads: int | None, kv_bits: int) -> None:
         self.config = network.config
-        self._ops = CpuOps(network, threads)
+        self.ops = CpuOps(network, threads)
         self._kv_bits = kv_bits
 
     def new_state(self, context: int) -> CpuState:
@@ -30,11 +30,11 @@ class CpuExecutor:
                 f"a context of {context} tokens needs {needed / 1e9:.1f} GB for keys and values, and {free / 1e9:.1f} GB "
                 "of memory are free; ask for a smaller context"
             )
-        return self._ops.new_state(context, self._kv_bits)
+        return self.ops.new_state(context, self._kv_bits)
 
     def forward(self, ids: Sequence[int], state: CpuState, *, last_only: bool) -> np.ndarray:
         """See `Executor.forward`."""
-        return forward(self._ops, ids, state, slice(len(ids) - 1, None) if last_only else None)
+        return forward(self.ops, ids, state, slice(len(ids) - 1, None) if last_only else None)
 
 
 def cache_bytes(config: Config, context: int, kv_bits: int) -> int:

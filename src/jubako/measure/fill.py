@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any
 
-from ..engine.executor import State
+import numpy as np
+
 from ..engine.session import Session
 
-
-@runtime_checkable
-class Fillable(Protocol):
-    """An executor that can pretend to have read tokens."""
-
-    def pretend(self, ids: Sequence[int], state: State) -> None:
-        """Advance `state` past `ids` with random keys, values and index keys in its caches; recurrent state stays."""
+CHUNK = 1024  # tokens whose rows are made at a time
 
 
 def fill_caches(session: Session, ids: Sequence[int]) -> bool:
-    """Take `ids` as read; whether the executor can do that. What follows runs at full cost, on meaningless caches."""
+    """Take `ids` as read; False where the engine at work keeps its caches otherwise (the reference).
+
+    Attention and index keys get random rows, through the operations that a prompt would use; recurrent states stay as
+    they are. What follows costs what it would after a real prompt, and means nothing.
+    """
     session.check_fits(ids, session.length)
-    if not isinstance(session.executor, Fillable):
+    ops = getattr(session.executor, "ops", None)
+    if ops is None:
         return False
-    session.executor.pretend(ids, session.state)
-    session.ids.extend(ids)
+    generator = np.random.default_rng(0)
+    for start in range(0, len(ids), CHUNK):
+        part = list(ids[start : start + CHUNK])
+        for layer, memory in zip(ops.weights.layers, session.state.layers, strict=True):
+            if hasattr(layer.mixer, "indexer"):
+                _fill_layer(ops, layer.mixer, memory, session.state.position, len(part), generator)
+        session.state.advance(part)
+        session.ids.extend(part)
     return True
+
+
+def _fill_layer(
+    ops: Any, attention: Any, cache: Any, position: int, tokens: int, generator: np.random.Generator
+) -> None:
+    """Random keys, values and index keys at `position` and after."""
+    config = ops.config
+    heads = np.zeros((tokens, 2 * config.heads * config.head_dim), np.float32)
+    keys, values = generator.standard_normal((2, tokens, config.kv_heads * config.head_dim), np.float32)
+    ops.attention_prepare(attention, heads, keys, values, cache, position)
+    if attention.indexer is not None:
+        index_keys = generator.standard_normal((tokens, config.index_dim), np.float32)
+        ops.index_update(attention.indexer, index_keys, cache, position)
