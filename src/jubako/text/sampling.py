@@ -20,7 +20,7 @@ _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _GROUP = 64  # logits that share a maximum when looking for the largest ones
 _FIRST_CANDIDATES = 256
-_GREEDY = 1e-6  # temperatures below are greedy: no two float32 logits would share the chance
+_GREEDY = 1e-6  # lower temperatures are greedy; the divisions below would overflow
 
 
 def uniform(seed: int, position: int) -> float:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -118,7 +119,7 @@ def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
         raise FileFormatError(f"{key} is a {type(value).__name__}, not a list of strings")
     strings = list(value)
-    if any(type(item) is not str for item in strings):
+    if set(map(type, strings)) - {str}:
         raise FileFormatError(f"{key} holds something that is not a string")
     return strings
 
@@ -144,13 +145,11 @@ def _kinds(metadata: Mapping[str, object], key: str, count: int) -> np.ndarray:
 
 def _pairs(merges: Sequence[object], key: str) -> list[tuple[str, str]]:
     """Merges as written "left right" or as two strings."""
-    pairs = []
-    for i, merge in enumerate(merges):
-        halves = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(halves, list) or len(halves) != 2 or not all(isinstance(half, str) for half in halves):
-            raise FileFormatError(f"{key}: entry {i} is {merge!r}, not two tokens")
-        pairs.append((halves[0], halves[1]))
-    return pairs
+    pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) if isinstance(m, list) else () for m in merges]
+    for i, pair in enumerate(pairs):
+        if len(pair) != 2 or type(pair[0]) is not str or type(pair[1]) is not str:
+            raise FileFormatError(f"{key}: entry {i} is {merges[i]!r}, not two tokens")
+    return cast(list[tuple[str, str]], pairs)
 
 
 def _token_id(value: object, key: str, count: int) -> int:
