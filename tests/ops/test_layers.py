@@ -16,6 +16,7 @@ from jubako.arch import reference
 from jubako.arch import weights as arch
 from jubako.arch.ngram import ngram_row_ids
 from jubako.arch.weights import load_network
+from jubako.engine.forward import residual, run_layer
 from jubako.files import open_model
 from jubako.ops.cpu import CpuOps
 
@@ -39,37 +40,6 @@ def exact(tiny: Path) -> tuple[arch.Network, CpuOps]:
     """The tiny network with its draft layer, unquantised but for the draft layer."""
     network = load_network(open_model([tiny / "tiny-bf16.gguf", tiny / "tiny-mtp.gguf"]))
     return network, CpuOps(network, threads=2)
-
-
-def run_layer(ops: CpuOps, layer: Any, streams: np.ndarray, memory: Any, position: int) -> None:
-    """One layer on streams [T, S, H], in place."""
-    mixed, inject = ops.hyper_mix(streams, layer.hc_attn)
-    if isinstance(memory, _cpu.GdnState):
-        projected = ops.linear_many(layer.mixer.projections, mixed)
-        out = ops.linear(layer.mixer.out, ops.gdn(layer.mixer, *projected, memory))
-    else:
-        q, k, v, *index = ops.linear_many(layer.mixer.projections, mixed)
-        queries, gate = ops.attention_prepare(layer.mixer, q, k, v, memory, position)
-        chosen: tuple[Any, Any] = (None, None)
-        if layer.mixer.indexer:
-            ops.index_update(layer.mixer.indexer, index[1], memory, position)
-            chosen = ops.index_select(layer.mixer.indexer, index[0], memory, position)
-        out = ops.linear(layer.mixer.output, ops.sparse_attention(queries, gate, memory, *chosen, position))
-    ops.hyper_combine(streams, inject, out)
-    mixed, inject = ops.hyper_mix(streams, layer.hc_ffn)
-    ids, weights = ops.route(ops.linear(layer.experts.router, mixed), ops.config.experts_used)
-    ops.hyper_combine(streams, inject, ops.experts(layer.experts, mixed, ids, weights))
-
-
-def run_network(ops: CpuOps, ids: np.ndarray, state: Any) -> np.ndarray:
-    """The streams after the last layer."""
-    streams = np.repeat(ops.embed(ops.weights.embed, ids)[:, None], ops.config.streams, axis=1)
-    for layer, memory in zip(ops.weights.layers, state.layers, strict=True):
-        if layer.ngram:
-            ops.ngram_inject(layer.ngram, streams, ops.ngram_rows(layer.ngram, ids, state.history), state.ngram)
-        run_layer(ops, layer, streams, memory, state.position)
-    state.advance(ids)
-    return streams
 
 
 def test_embed(isa: str, network: tuple[arch.Network, CpuOps, float]) -> None:
@@ -181,7 +151,7 @@ def test_logits_and_first_choice(
     _, ops = exact
     for prompt in "02":
         state = ops.new_state(64, kv_bits=16)
-        streams = run_network(ops, golden[f"{prompt}.ids"], state)
+        streams = residual(ops, golden[f"{prompt}.ids"], state)
         logits = ops.head(ops.weights.head_mix, ops.weights.output, streams)
         expected = golden[f"{prompt}.logits"]
         assert np.abs(logits[-len(expected) :] - expected).max() <= 1e-3 * np.abs(expected).max()
@@ -196,7 +166,7 @@ def test_bits_do_not_depend_on_chunks(isa: str, tiny: Path, golden: Mapping[str,
 
     def read(chunk: int) -> np.ndarray:
         state = ops.new_state(512)
-        return np.concatenate([run_network(ops, ids[part], state) for part in pieces(len(ids), chunk)])
+        return np.concatenate([residual(ops, ids[part], state) for part in pieces(len(ids), chunk)])
 
     whole = read(151)
     for chunk in (1, 5, 37):

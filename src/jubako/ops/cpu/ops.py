@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ... import _cpu
 from ...arch import weights as arch
@@ -14,7 +15,7 @@ from ...errors import MachineError
 from .state import CpuState, new_state
 from .weights import Attention, Experts, Gdn, Indexer, Ngram, Weight, prepare
 
-Array = np.ndarray
+Array = NDArray[Any]
 
 
 class CpuOps:
@@ -43,10 +44,10 @@ class CpuOps:
         rows = ngram_row_ids(self.config, ids, history)
         return _cpu.decode_rows(weights.table, rows.reshape(-1)).reshape(len(rows), -1)
 
-    def ngram_inject(self, weights: Ngram, streams: Array, embedding: Array, state: Any) -> None:
+    def ngram_inject(self, weights: Ngram, streams: Array, embedding: Array, state: _cpu.NgramState) -> None:
         weights.kernel.inject(streams, embedding, state)
 
-    def hyper_mix(self, streams: Array, mix: Any) -> tuple[Array, Array | None]:
+    def hyper_mix(self, streams: Array, mix: _cpu.HyperMix) -> tuple[Array, Array | None]:
         return mix.mix(streams)
 
     def hyper_combine(self, streams: Array, inject: Array, out: Array) -> None:
@@ -61,22 +62,30 @@ class CpuOps:
     def linear_many(self, weights: Sequence[Weight], x: Array) -> list[Array]:
         return _cpu.linear_many(weights, x)
 
-    def gdn(self, weights: Gdn, qkv: Array, z: Array, beta: Array, alpha: Array, state: Any) -> Array:
+    def gdn(self, weights: Gdn, qkv: Array, z: Array, beta: Array, alpha: Array, state: _cpu.GdnState) -> Array:
         return weights.kernel.run(qkv, z, beta, alpha, state)
 
     def attention_prepare(
-        self, weights: Attention, q: Array, k: Array, v: Array, cache: Any, position: int
+        self, weights: Attention, q: Array, k: Array, v: Array, cache: _cpu.AttentionState, position: int
     ) -> tuple[Array, Array]:
         return weights.kernel.prepare(q, k, v, cache, position)
 
-    def index_update(self, indexer: Indexer, raw_k: Array, cache: Any, position: int) -> None:
+    def index_update(self, indexer: Indexer, raw_k: Array, cache: _cpu.AttentionState, position: int) -> None:
         indexer.kernel.update(raw_k, cache, position)
 
-    def index_select(self, indexer: Indexer, q: Array, cache: Any, position: int) -> tuple[Array, Array]:
+    def index_select(
+        self, indexer: Indexer, q: Array, cache: _cpu.AttentionState, position: int
+    ) -> tuple[Array, Array]:
         return indexer.kernel.select(q, cache, position)
 
     def sparse_attention(
-        self, q: Array, gate: Array, cache: Any, blocks: Array | None, counts: Array | None, position: int
+        self,
+        q: Array,
+        gate: Array,
+        cache: _cpu.AttentionState,
+        blocks: Array | None,
+        counts: Array | None,
+        position: int,
     ) -> Array:
         return _cpu.sparse_attention(q, gate, cache, blocks, counts, position)
 
@@ -89,7 +98,9 @@ class CpuOps:
             w.gate, w.up, w.down, x, ids, route_weights, w.shared_router, w.shared_gate, w.shared_up, w.shared_down
         )
 
-    def head(self, mix: Any, output: Weight, streams: Array, rows: Sequence[int] | slice | None = None) -> Array:
+    def head(
+        self, mix: _cpu.HyperMix, output: Weight, streams: Array, rows: Sequence[int] | slice | None = None
+    ) -> Array:
         wanted = streams if rows is None else np.ascontiguousarray(streams[rows])
         return _cpu.linear(output, mix.mix(wanted)[0])
 

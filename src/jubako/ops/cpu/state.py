@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ... import _cpu
 from ...arch.config import Config
@@ -27,9 +26,9 @@ class CpuState:
     """
 
     context: int
-    layers: list[Any]
-    ngram: Any | None
-    draft: Any | None
+    layers: list[_cpu.GdnState | _cpu.AttentionState]
+    ngram: _cpu.NgramState | None
+    draft: _cpu.AttentionState | None
     keep: int  # length of history
     position: int = 0
     draft_position: int = 0
@@ -56,12 +55,19 @@ def new_state(network: Network, context: int, kv_bits: int) -> CpuState:
         context,
         layers=[_mixer_state(config, layer.mixer, context, kv_bits) for layer in network.layers],
         ngram=next((layer.ngram.kernel.new_state() for layer in network.layers if layer.ngram), None),
-        draft=_mixer_state(config, network.draft.layer.mixer, context, kv_bits) if network.draft else None,
+        draft=_attention_state(config, network.draft.layer.mixer, context, kv_bits) if network.draft else None,
         keep=config.ngram.size - 1 if config.ngram else 0,
     )
 
 
-def _mixer_state(config: Config, mixer: Gdn | Attention, context: int, kv_bits: int) -> Any:
+def _mixer_state(
+    config: Config, mixer: Gdn | Attention, context: int, kv_bits: int
+) -> _cpu.GdnState | _cpu.AttentionState:
     if isinstance(mixer, Gdn):
         return mixer.kernel.new_state()
+    return _attention_state(config, mixer, context, kv_bits)
+
+
+def _attention_state(config: Config, mixer: Gdn | Attention, context: int, kv_bits: int) -> _cpu.AttentionState:
+    assert isinstance(mixer, Attention)
     return _cpu.AttentionState(context, config.kv_heads, config.head_dim, kv_bits, mixer.ratio, config.index_dim)

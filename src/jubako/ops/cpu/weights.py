@@ -7,7 +7,6 @@ that holds a part's small weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,14 +16,14 @@ from ...arch.config import Config
 from ...arch.tensor import Tensor
 from ...errors import MachineError
 
-Weight = Any  # _cpu.Weight
+Weight = _cpu.Weight
 
 
 @dataclass(frozen=True, slots=True)
 class Gdn:
     """A gated delta net. `projections` are what its input goes through: qkv, gate, beta, alpha."""
 
-    kernel: Any
+    kernel: _cpu.Gdn
     projections: tuple[Weight, Weight, Weight, Weight]
     out: Weight
 
@@ -33,7 +32,7 @@ class Gdn:
 class Indexer:
     """What chooses blocks of an attention layer."""
 
-    kernel: Any
+    kernel: _cpu.Indexer
     q: Weight
     k: Weight
 
@@ -42,7 +41,7 @@ class Indexer:
 class Attention:
     """An attention layer. `projections` are what its input goes through: q, k, v, and with an indexer its q and k."""
 
-    kernel: Any
+    kernel: _cpu.Attention
     projections: tuple[Weight, ...]
     output: Weight
     indexer: Indexer | None
@@ -67,7 +66,7 @@ class Experts:
 class Ngram:
     """The n-gram embedding: its table, and how it enters the streams."""
 
-    kernel: Any
+    kernel: _cpu.Ngram
     table: Weight
 
 
@@ -76,9 +75,9 @@ class Layer:
     """One layer; hyper-connection mixers are native objects."""
 
     index: int
-    hc_attn: Any
+    hc_attn: _cpu.HyperMix
     mixer: Gdn | Attention
-    hc_ffn: Any
+    hc_ffn: _cpu.HyperMix
     experts: Experts
     ngram: Ngram | None
 
@@ -94,7 +93,7 @@ class Draft:
     norm_embedding: np.ndarray
     norm_hidden: np.ndarray
     layer: Layer
-    head_mix: Any
+    head_mix: _cpu.HyperMix
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Network:
     config: Config
     embed: Weight
     output: Weight
-    head_mix: Any
+    head_mix: _cpu.HyperMix
     layers: list[Layer]
     draft: Draft | None
 
@@ -141,7 +140,7 @@ class _Preparation:
         draft = self.draft(network.draft, embed, output) if network.draft else None
         return Network(self.config, embed, output, self.hyper_mix(network.head_mix), layers, draft)
 
-    def hyper_mix(self, mix: arch.HyperMix) -> Any:
+    def hyper_mix(self, mix: arch.HyperMix) -> _cpu.HyperMix:
         inject = weight(mix.inject) if mix.inject is not None else None
         return _cpu.HyperMix(
             floats(mix.norm), weight(mix.down), weight(mix.up), inject, self.config.streams, self.config.eps

@@ -1,0 +1,278 @@
+"""The CPU kernels of Jubako. Types only: made from the built module with nanobind.stubgen, array shapes left out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+def isa() -> str:
+    """The instruction set level in use: avx2 or avx512."""
+
+def isa_supported(name: str) -> bool:
+    """Whether this processor runs the kernels of that level."""
+
+def set_isa(name: str) -> None:
+    """
+    Use the kernels of that level. Results do not depend on it, only speed does.
+    """
+
+def threads() -> int:
+    """Threads the kernels run on, the caller's included."""
+
+def set_threads(count: int) -> None:
+    """Run the kernels on that many threads."""
+
+def default_threads() -> int:
+    """The physical cores this process may use."""
+
+class Weight:
+    """
+    A matrix, or a stack of expert matrices, in the file's own blocks. Keeps its array alive.
+    """
+
+    def __init__(self, bytes: NDArray[np.uint8], type: int, scale: NDArray[np.float32] | None = None) -> None:
+        """
+        bytes: uint8 [(experts,) rows, row_bytes], strided in all but the last dimension; type: ggml's number of the
+        block type; scale: float32 [1] or [experts], multiplies the products (NVFP4).
+        """
+
+    @property
+    def type(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def experts(self) -> int: ...
+
+def linear(weight: Weight, x: NDArray[np.float32], expert: int = 0) -> NDArray[np.float32]:
+    """
+    x [T, K] -> [T, rows]. K may be less than the weight's cols by a padding: zeros there.
+    """
+
+def linear_many(weights: Sequence[Weight], x: NDArray[np.float32], expert: int = 0) -> list[NDArray[np.float32]]:
+    """linear with each of the weights; x is quantised once."""
+
+def experts(
+    gate: Weight,
+    up: Weight,
+    down: Weight,
+    x: NDArray[np.float32],
+    ids: NDArray[np.int32],
+    route_weights: NDArray[np.float32],
+    shared_router: Weight | None = None,
+    shared_gate: Weight | None = None,
+    shared_up: Weight | None = None,
+    shared_down: Weight | None = None,
+) -> NDArray[np.float32]:
+    """
+    x [T, H], ids int32 [T, k] in order of rank (negative: that expert is not here and adds nothing), route_weights
+    [T, k] -> [T, H]: the sum of route_weight · down(silu(gate·x) · (up·x)) by rank, then the shared expert times
+    sigmoid(router·x).
+    """
+
+def decode_rows(weight: Weight, rows: NDArray[np.int64], expert: int = 0) -> NDArray[np.float32]:
+    """rows int64 [n] -> float32 [n, cols]: the decoded weights."""
+
+class Rope:
+    """Cosines and sines of all positions, shared by the layers."""
+
+    def __init__(self, frequencies: NDArray[np.float32], magnitude: float, positions: int) -> None: ...
+
+class AttentionState:
+    """
+    Keys and values of one attention layer and one sequence, and its indexer's keys.
+    """
+
+    def __init__(
+        self, context: int, kv_heads: int, dim: int, bits: int, ratio: int = 0, index_dim: int = 0
+    ) -> None: ...
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+
+    def reset(self) -> None:
+        """Forget everything and give the memory back."""
+
+    def truncate(self, length: int) -> None:
+        """
+        Forget all tokens from `length` on, in constant time. With an indexer at most 32 tokens can be taken back.
+        """
+
+    def key(self, cell: int) -> NDArray[np.float32]:
+        """Key of a token as the kernels see it: float32 [kv_heads, dim]."""
+
+    def value(self, cell: int) -> NDArray[np.float32]:
+        """Value of a token as the kernels see it: float32 [kv_heads, dim]."""
+
+    def pooled(self, block: int) -> NDArray[np.float32]:
+        """Pooled index key of a complete block: float32 [index_dim]."""
+
+class Attention:
+    """Norms and sizes of an attention layer."""
+
+    def __init__(
+        self,
+        q_norm: NDArray[np.float32],
+        k_norm: NDArray[np.float32],
+        heads: int,
+        kv_heads: int,
+        eps: float,
+        rope: Rope,
+    ) -> None: ...
+    def prepare(
+        self,
+        q: NDArray[np.float32],
+        k: NDArray[np.float32],
+        v: NDArray[np.float32],
+        state: AttentionState,
+        position: int,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """See ops: attention_prepare."""
+
+def sparse_attention(
+    q: NDArray[np.float32],
+    gate: NDArray[np.float32],
+    state: AttentionState,
+    blocks: NDArray[np.int32] | None,
+    counts: NDArray[np.int32] | None,
+    position: int,
+) -> NDArray[np.float32]:
+    """See ops: sparse_attention."""
+
+class GdnState:
+    """
+    What a gated delta net remembers: past convolution columns and a matrix for each value head.
+    """
+
+    @property
+    def position(self) -> int:
+        """Tokens seen."""
+
+    @position.setter
+    def position(self, arg: int, /) -> None: ...
+    def reset(self) -> None:
+        """Forget everything."""
+
+    @property
+    def conv(self) -> NDArray[np.float32]:
+        """
+        float32 [kernel-1, channels], a view: the raw column of token p at p mod (kernel-1).
+        """
+
+    @property
+    def memory(self) -> NDArray[np.float32]:
+        """float32 [heads, dim of k, dim of v], a view."""
+
+class Gdn:
+    """The small weights of a gated delta net."""
+
+    def __init__(
+        self,
+        conv: NDArray[np.float32],
+        dt_bias: NDArray[np.float32],
+        a: NDArray[np.float32],
+        norm: NDArray[np.float32],
+        key_heads: int,
+        eps: float,
+    ) -> None: ...
+    def new_state(self) -> GdnState:
+        """The state before the first token."""
+
+    def run(
+        self,
+        qkv: NDArray[np.float32],
+        z: NDArray[np.float32],
+        beta: NDArray[np.float32],
+        alpha: NDArray[np.float32],
+        state: GdnState,
+    ) -> NDArray[np.float32]:
+        """See ops: gdn."""
+
+class HyperMix:
+    """A hyper-connection's mixer."""
+
+    def __init__(
+        self, norm: NDArray[np.float32], down: Weight, up: Weight, inject: Weight | None, streams: int, eps: float
+    ) -> None: ...
+    def mix(self, streams: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """See ops: hyper_mix."""
+
+def rms_norm(x: NDArray[np.float32], gamma: NDArray[np.float32], eps: float) -> NDArray[np.float32]:
+    """See ops: rms_norm."""
+
+def hyper_combine(streams: NDArray[np.float32], inject: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """See ops: hyper_combine."""
+
+class Indexer:
+    """Norms and sizes of an attention layer's indexer."""
+
+    def __init__(
+        self,
+        q_norm: NDArray[np.float32],
+        k_norm: NDArray[np.float32],
+        heads: int,
+        ratio: int,
+        budget: int,
+        eps: float,
+        rope: Rope,
+    ) -> None: ...
+    def update(self, raw: NDArray[np.float32], state: AttentionState, position: int) -> None:
+        """See ops: index_update."""
+
+    def select(
+        self, q: NDArray[np.float32], state: AttentionState, position: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """See ops: index_select."""
+
+class NgramState:
+    """Past columns of the n-gram convolution."""
+
+    @property
+    def position(self) -> int:
+        """Tokens seen."""
+
+    @position.setter
+    def position(self, arg: int, /) -> None: ...
+    def reset(self) -> None:
+        """Forget everything."""
+
+    @property
+    def past(self) -> NDArray[np.float32]:
+        """
+        float32 [(kernel-1) * dilation, streams * hidden], a view: the normed column of token p at p mod their number.
+        """
+
+class Ngram:
+    """Weights of the n-gram embedding's injection."""
+
+    def __init__(
+        self,
+        key: Weight,
+        value: Weight,
+        norm_key: NDArray[np.float32],
+        norm_query: NDArray[np.float32],
+        norm_conv: NDArray[np.float32],
+        conv: NDArray[np.float32],
+        streams: int,
+        dilation: int,
+        eps: float,
+    ) -> None: ...
+    def new_state(self) -> NgramState:
+        """The state before the first token."""
+
+    def inject(self, streams: NDArray[np.float32], embedding: NDArray[np.float32], state: NgramState) -> None:
+        """See ops: ngram_inject."""
+
+def route(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """See ops: route."""
+
+def argmax(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """
+    Index of the largest value of each row; the lowest one on ties: int64 [rows].
+    """
+
+def read_all(bytes: NDArray[np.uint8]) -> int:
+    """
+    Read an array of bytes (whole blocks of 256) on all threads, for its time; the exclusive or of its 64-bit words.
+    """
