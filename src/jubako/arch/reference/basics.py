@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
+import psutil
 import torch
 
 from ...files.tensors import StoredTensor
@@ -18,7 +19,7 @@ PIECE = 1 << 26  # weights decoded at once: larger matrices go through `linear` 
 class DecodedWeights:
     """The most recently used decoded weights, at most `limit` bytes of them."""
 
-    def __init__(self, limit: int = 1 << 30) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         self.entries: OrderedDict[tuple[int, int], tuple[StoredTensor, torch.Tensor]] = OrderedDict()
@@ -38,7 +39,7 @@ class DecodedWeights:
         return values
 
 
-_decoded = DecodedWeights()
+_decoded = DecodedWeights(min(psutil.virtual_memory().available // 4, 8 << 30))
 
 
 def _leaf(weight: StoredTensor) -> Tensor:
