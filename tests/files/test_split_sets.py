@@ -92,6 +92,17 @@ def test_wrong_total(write_part: Write) -> None:
         open_model(write_part(2, 2, ["b"]))
 
 
+@pytest.mark.parametrize("value", [[], [2, 2], "2", 2.5])
+def test_split_keys_of_other_types(write_part: Write, tmp_path: Path, value: object) -> None:
+    write_part(2, 2, ["b"])
+    for key in ("split.no", "split.count", "split.tensors.count"):
+        with GgufWriter(tmp_path / "m-00001-of-00002.gguf") as writer:
+            for name, right in (("split.no", 0), ("split.count", 2), ("split.tensors.count", 1)):
+                writer.add(name, value if name == key else right)  # type: ignore[arg-type]
+        with pytest.raises(FileFormatError, match=key):
+            open_model(tmp_path)
+
+
 def test_a_tensor_in_two_parts(write_part: Write) -> None:
     write_part(1, 2, ["a"])
     with pytest.raises(FileFormatError, match=r"tensor 'a' is in m-00001-of-00002.gguf too"):

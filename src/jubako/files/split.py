@@ -43,7 +43,7 @@ def read_set(paths: Sequence[Path]) -> list[GgufFile]:
     for number, part in enumerate(parts):
         for key, expected in (("split.count", len(parts)), ("split.no", number)):
             value = part.metadata.get(key, expected if len(parts) == 1 else None)
-            if value != expected:
+            if not _equals(value, expected):
                 refuse(part.path, _disagreement(key, value, expected, len(parts)), "give every part under its own name")
     owners: dict[str, Path] = {}
     for part in parts:
@@ -52,9 +52,14 @@ def read_set(paths: Sequence[Path]) -> list[GgufFile]:
                 refuse(part.path, f"tensor {name!r} is in {owners[name].name} too", "the parts are of different sets")
             owners[name] = part.path
     total = parts[0].metadata.get("split.tensors.count")
-    if len(parts) > 1 and total is not None and total != len(owners):
+    if len(parts) > 1 and total is not None and not _equals(total, len(owners)):
         refuse(parts[0].path, f"split.tensors.count is {total!r:.50}, but the parts hold {len(owners)} tensors")
     return parts
+
+
+def _equals(value: object, expected: int) -> bool:
+    """Is the metadata value this number? It may be of any type, an array too."""
+    return isinstance(value, int) and value == expected
 
 
 def _disagreement(key: str, value: object, expected: int, count: int) -> str:
