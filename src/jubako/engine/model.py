@@ -30,6 +30,7 @@ def load(
     threads: int | None = None,
     kv_bits: int = 8,
     context: int | None = None,
+    compress_ratio: int | None = None,
 ) -> Model:
     """Open a model and make it ready to run.
 
@@ -39,6 +40,7 @@ def load(
     threads  CPU threads; None: one per physical core this process may use
     kv_bits  8 or 16: how keys and values are cached
     context  tokens a session may hold; None: what the file allows
+    compress_ratio  tokens per index block, for files whose converter wrote 0 although they hold an indexer
 
     Raises FileFormatError, MissingTensorError, MachineError, RequestError.
     """
@@ -50,7 +52,7 @@ def load(
         raise RequestError(f"threads is {threads}; it must lie between 1 and 1024")
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = open_model([Path(p) for p in paths])
-    network = load_network(files)
+    network = load_network(files, compress_ratio)
     executor = _executor(network, device, threads, kv_bits)
     return Model(network, executor, files, context)
 
