@@ -42,18 +42,16 @@ def report(name: str, operation: Callable[[], object], tokens: int, repeats: int
 
 
 def hyper(tokens: int) -> None:
-    """The mixer with empty matrices: its norms, gates and quantisation alone; and the mixer whole."""
+    """The whole mixer, and its matrix products alone: the difference is what the operation itself takes."""
     wide = STREAMS * HIDDEN
     streams, out, inject = normal(tokens, STREAMS, HIDDEN), normal(tokens, HIDDEN), normal(tokens, STREAMS)
-    small = [_cpu.Weight(normal(*shape).view(np.uint8), 0) for shape in ((1, wide), (wide, 1))]
-    mix = _cpu.HyperMix(normal(wide), *small, None, STREAMS, 1e-6)
-    report("hyper_mix, rank 1 in float32", lambda: mix.mix(streams), tokens)
-    blocks = [
-        rng.integers(0, 120, shape, dtype=np.uint8) for shape in ((RANK, wide // 32 * 34), (wide, RANK // 32 * 34))
-    ]
-    matrices = [_cpu.Weight(block, 8) for block in blocks]
-    full = _cpu.HyperMix(normal(wide), *matrices, _cpu.Weight(normal(STREAMS, wide).view(np.uint8), 0), STREAMS, 1e-6)
-    report("hyper_mix, rank 320 in Q8_0", lambda: full.mix(streams), tokens)
+    shapes = ((RANK, wide // 32 * 34), (wide, RANK // 32 * 34))
+    down, up = (_cpu.Weight(rng.integers(0, 120, shape, dtype=np.uint8), 8) for shape in shapes)
+    writes = _cpu.Weight(normal(STREAMS, wide).view(np.uint8), 0)
+    mix = _cpu.HyperMix(normal(wide), down, up, writes, STREAMS, 1e-6)
+    x, low = normal(tokens, wide), normal(tokens, RANK)
+    report("hyper_mix in Q8_0", lambda: mix.mix(streams), tokens)
+    report("  its products alone", lambda: (_cpu.linear_many([down, writes], x), _cpu.linear(up, low)), tokens)
     report("hyper_combine", lambda: _cpu.hyper_combine(streams, inject, out), tokens)
 
 
