@@ -6,13 +6,49 @@
 
 namespace jubako::JUBAKO_ISA {
 
-// Grids of eight weights. index(b, r) numbers the entry of weights 32b + 8r … + 7. Vector r of `g` holds those of all blocks.
-template <class Index>
-inline void eights(const uint64_t* grid, Index index, V g[4]) {
+// Grids of eight weights. Lane b of index[r] numbers the entry of weights 32b + 8r … + 7; vector r of `g` gets those of all blocks.
+inline void eights(const uint64_t* grid, const __m256i index[4], V g[4]) {
+#ifdef JUBAKO_AVX512
+    for (int r = 0; r < 4; ++r) g[r] = _mm512_i32gather_epi64(index[r], grid, 8);
+#else
+    alignas(32) uint32_t at[32];
+    for (int r = 0; r < 4; ++r) _mm256_store_si256(reinterpret_cast<__m256i*>(at + 8 * r), index[r]);
+    auto four = [&](const uint32_t* i) {
+        __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(grid + i[0]));
+        __m128i high = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(grid + i[2]));
+        low = _mm_insert_epi64(low, static_cast<long long>(grid[i[1]]), 1);
+        high = _mm_insert_epi64(high, static_cast<long long>(grid[i[3]]), 1);
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    };
+    for (int r = 0; r < 4; ++r) g[r] = {four(at + 8 * r), four(at + 8 * r + 4)};
+#endif
+}
+
+// Byte r of each dword.
+inline void bytes_of_dwords(__m256i x, __m256i index[4]) {
+    const __m256i byte = _mm256_set1_epi32(255);
+    index[0] = _mm256_and_si256(x, byte);
+    index[1] = _mm256_and_si256(_mm256_srli_epi32(x, 8), byte);
+    index[2] = _mm256_and_si256(_mm256_srli_epi32(x, 16), byte);
+    index[3] = _mm256_srli_epi32(x, 24);
+}
+
+// Bits first + step·r of each dword, `count` of them, into bits 8 … of index r.
+template <int first, int step, int count>
+inline void add_high_bits(__m256i x, __m256i index[4]) {
+    const __m256i mask = _mm256_set1_epi32(((1 << count) - 1) << 8);
     for (int r = 0; r < 4; ++r) {
-        auto at = [&](int b) { return static_cast<long long>(grid[index(b, r)]); };
-        g[r] = join(_mm256_setr_epi64x(at(0), at(1), at(2), at(3)), _mm256_setr_epi64x(at(4), at(5), at(6), at(7)));
+        const int shift = 8 - first - step * r;
+        __m256i high = shift >= 0 ? _mm256_slli_epi32(x, shift) : _mm256_srli_epi32(x, -shift);
+        index[r] = _mm256_or_si256(index[r], _mm256_and_si256(high, mask));
     }
+}
+
+// The low, or the high, dwords of eight qwords.
+inline __m256i dwords_of_qwords(const uint8_t* p, bool high) {
+    __m256 a = _mm256_castsi256_ps(load32(p)), b = _mm256_castsi256_ps(load32(p + 32));
+    __m256 t = high ? _mm256_shuffle_ps(a, b, 0xdd) : _mm256_shuffle_ps(a, b, 0x88);
+    return _mm256_permute4x64_epi64(_mm256_castps_si256(t), 0xd8);
 }
 
 inline void eights_to_dwords(const V g[4], V c[4]) {
@@ -22,15 +58,49 @@ inline void eights_to_dwords(const V g[4], V c[4]) {
     c[3] = even_odd32(right64<32>(g[1]), g[3]);
 }
 
-// Grids of four weights. index(i) numbers the entry of weights 4i … 4i + 3.
-template <class Index>
-inline void fours(const uint32_t* grid, Index index, V c[4]) {
-    for (int r = 0; r < 4; ++r) {
-        auto at = [&](int l) { return static_cast<int>(grid[index(4 * l + r)]); };
-        c[r] = join(_mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)),
-                    _mm256_setr_epi32(at(8), at(9), at(10), at(11), at(12), at(13), at(14), at(15)));
+#ifdef JUBAKO_AVX512
+
+// Tables of 256 bytes in registers.
+struct Table256 {
+    V part[4];
+    explicit Table256(const uint8_t* p) {
+        for (int i = 0; i < 4; ++i) part[i] = load64(p + 64 * i);
     }
+    V at(V index, Mask upper) const {  // upper: bit 7 of the index
+        return _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(part[0], index, part[1]),
+                                      _mm512_permutex2var_epi8(part[2], index, part[3]));
+    }
+    V at(V index) const { return at(index, _mm512_movepi8_mask(index)); }
+};
+
+// Two bits a weight, level j in bits 2j of the byte of weights 4i … 4i + 3: into planes, by a table of 16 for 4 bits.
+inline void levels_to_planes(V x, V c[4]) {
+    // the two upper bits of the index are the neighbour's, so every value stands four times
+    const V table = quads(_mm_setr_epi8(72, 89, 107, 64, 72, 89, 107, 64, 72, 89, 107, 64, 72, 89, 107, 64));
+    const V low = bytes(15);
+    c[0] = _mm512_shuffle_epi8(table, mask_and(x, low));
+    c[1] = _mm512_shuffle_epi8(table, mask_and(right16<2>(x), low));
+    c[2] = _mm512_shuffle_epi8(table, mask_and(right16<4>(x), low));
+    c[3] = _mm512_shuffle_epi8(table, mask_and(right16<6>(x), low));
 }
+
+constexpr Order small_grids = Order::planes;
+
+#else
+
+// Grids of four weights: at(i) numbers the entry of weights 4i … 4i + 3.
+template <class Index>
+inline void fours(const uint32_t* grid, Index at, V c[4]) {
+    auto eight = [&](int i) {
+        auto entry = [&](int l) { return static_cast<int>(grid[at(i + 4 * l)]); };
+        return _mm256_setr_epi32(entry(0), entry(1), entry(2), entry(3), entry(4), entry(5), entry(6), entry(7));
+    };
+    for (int r = 0; r < 4; ++r) c[r] = {eight(r), eight(32 + r)};
+}
+
+constexpr Order small_grids = Order::dwords;
+
+#endif
 
 // The bytes are magnitudes + 64; where a bit is set the code changes sign.
 template <Order order>
@@ -85,25 +155,60 @@ struct Grid : Superblock {
 
 struct IQ2_XXS : Grid {
     static constexpr int bytes = 66;
+    static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
+        // a block has four index bytes, then 4 × 7 sign bits and the scale
+        __m256i tail = dwords_of_qwords(p + 2, true);
+#ifdef JUBAKO_AVX512
+        const Table256 first(codebooks.iq2_xxs_pairs[0]), second(codebooks.iq2_xxs_pairs[1]);
+        const V twice = quads(_mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 8, 8, 9, 9, 10, 10, 11, 11));
+        V index = _mm512_shuffle_epi8(load64(p + 2), twice);
+        Mask upper = _mm512_movepi8_mask(index);
+        V levels = _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, first.at(index, upper), second.at(index, upper));
+        levels_to_planes(levels, u.c);
+#else
+        __m256i index[4];
         V g[4];
-        eights(codebooks.iq2_xxs, [&](int b, int r) { return p[2 + 8 * b + r]; }, g);
+        bytes_of_dwords(dwords_of_qwords(p + 2, false), index);
+        eights(codebooks.iq2_xxs, index, g);
         eights_to_dwords(g, u.c);
-        __m256i x = dwords8(p + 6, 8);
-        apply_signs<Order::dwords>(signs_of_28(x), u.c);
-        u.factor = odd_factor(half(p) * 0.125f, _mm256_srli_epi32(x, 28));
+#endif
+        apply_signs<order>(signs_of_28(tail), u.c);
+        u.factor = odd_factor(half(p) * 0.125f, _mm256_srli_epi32(tail, 28));
     }
 };
 
 struct IQ2_XS : Grid {
     static constexpr int bytes = 74;
     static constexpr Scales scales = Scales::group;
+    static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
+        // 16 bits for eight weights: 9 of the index, 7 signs
+#ifdef JUBAKO_AVX512
+        const Table256 first(codebooks.iq2_xs_pairs[0]), second(codebooks.iq2_xs_pairs[1]);
+        const Table256 first_high(codebooks.iq2_xs_pairs[0] + 256), second_high(codebooks.iq2_xs_pairs[1] + 256);
+        V x = load64(p + 2);
+        V index = _mm512_shuffle_epi8(x, quads(_mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14)));
+        Mask upper = _mm512_movepi8_mask(index);
+        Mask high = _mm512_movepi8_mask(_mm512_shuffle_epi8(
+            left16<7>(x), quads(_mm_setr_epi8(1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15))));
+        V low_entries = _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, first.at(index, upper), second.at(index, upper));
+        V high_entries = _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, first_high.at(index, upper), second_high.at(index, upper));
+        levels_to_planes(_mm512_mask_blend_epi8(high, low_entries, high_entries), u.c);
+        __m256i signs = _mm512_cvtepi16_epi8(_mm512_srli_epi16(x, 9));
+#else
+        __m256i a = load32(p + 2), b = load32(p + 34);
+        const __m256i nine = _mm256_set1_epi32(511);
+        __m256i low = dwords_of_qwords(p + 2, false), high = dwords_of_qwords(p + 2, true);
+        __m256i index[4] = {_mm256_and_si256(low, nine), _mm256_and_si256(_mm256_srli_epi32(low, 16), nine),
+                            _mm256_and_si256(high, nine), _mm256_and_si256(_mm256_srli_epi32(high, 16), nine)};
         V g[4];
-        eights(codebooks.iq2_xs, [&](int b, int r) { return read<uint16_t>(p + 2 + 8 * b + 2 * r) & 511; }, g);
+        eights(codebooks.iq2_xs, index, g);
         eights_to_dwords(g, u.c);
-        __m256i x = _mm256_packus_epi16(_mm256_srli_epi16(load32(p + 2), 9), _mm256_srli_epi16(load32(p + 34), 9));
-        apply_signs<Order::dwords>(with_parity(_mm256_permute4x64_epi64(x, 0xd8)), u.c);
+        __m256i signs = _mm256_packus_epi16(_mm256_srli_epi16(a, 9), _mm256_srli_epi16(b, 9));
+        signs = _mm256_permute4x64_epi64(signs, 0xd8);
+#endif
+        apply_signs<order>(with_parity(signs), u.c);
         u.scale = odd_nibbles(p + 66);
         u.factor = _mm256_set1_ps(half(p) * 0.125f);
     }
@@ -113,8 +218,11 @@ struct IQ2_S : Grid {
     static constexpr int bytes = 82;
     static constexpr Scales scales = Scales::group;
     static void unpack(const uint8_t* p, Unit& u) {
+        __m256i index[4];
         V g[4];
-        eights(codebooks.iq2_s, [&](int b, int r) { return p[2 + 4 * b + r] | (p[66 + b] << (8 - 2 * r) & 0x300); }, g);
+        bytes_of_dwords(load32(p + 2), index);
+        add_high_bits<0, 2, 2>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(read<long long>(p + 66))), index);
+        eights(codebooks.iq2_s, index, g);
         eights_to_dwords(g, u.c);
         apply_signs<Order::dwords>(load32(p + 34), u.c);
         u.scale = odd_nibbles(p + 74);
@@ -124,19 +232,49 @@ struct IQ2_S : Grid {
 
 struct IQ3_XXS : Grid {
     static constexpr int bytes = 98;
+    static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
+#ifdef JUBAKO_AVX512
+        V index = load64(p + 2);
+        Mask upper = _mm512_movepi8_mask(index);
+        for (int plane = 0; plane < 4; ++plane) u.c[plane] = Table256(codebooks.iq3_xxs_planes[plane]).at(index, upper);
+#else
         fours(codebooks.iq3_xxs, [&](int i) { return p[2 + i]; }, u.c);
+#endif
         __m256i x = load32(p + 66);
-        apply_signs<Order::dwords>(signs_of_28(x), u.c);
+        apply_signs<order>(signs_of_28(x), u.c);
         u.factor = odd_factor(half(p) * 0.25f, _mm256_srli_epi32(x, 28));
     }
 };
 
 struct IQ3_S : Grid {
     static constexpr int bytes = 110;
+    static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
-        fours(codebooks.iq3_s, [&](int i) { return p[2 + i] | (p[66 + i / 8] >> i % 8 & 1) << 8; }, u.c);
-        apply_signs<Order::dwords>(load32(p + 74), u.c);
+#ifdef JUBAKO_AVX512
+        V index = load64(p + 2), pairs[2];
+        Mask upper = _mm512_movepi8_mask(index), high = read<uint64_t>(p + 66);
+        for (int i = 0; i < 2; ++i)
+            pairs[i] = _mm512_mask_blend_epi8(high, Table256(codebooks.iq3_s_pairs[i]).at(index, upper),
+                                              Table256(codebooks.iq3_s_pairs[i] + 256).at(index, upper));
+        // level n is the magnitude 2n + 1
+        const V table = quads(_mm_setr_epi8(65, 67, 69, 71, 73, 75, 77, 79, 65, 67, 69, 71, 73, 75, 77, 79));
+        for (int i = 0; i < 4; ++i)
+            u.c[i] = _mm512_shuffle_epi8(table, i % 2 == 0 ? nibbles_low(pairs[i / 2]) : nibbles_high(pairs[i / 2]));
+#else
+        // the ninth bits as 16-bit numbers: index i of a block in bit i of its byte
+        alignas(32) uint16_t at[64];
+        const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128);
+        for (int i = 0; i < 4; ++i) {
+            __m256i low = _mm256_cvtepu8_epi16(load16(p + 2 + 16 * i));
+            const int h0 = p[66 + 2 * i], h1 = p[67 + 2 * i];
+            __m256i high = _mm256_set_m128i(_mm_set1_epi16(static_cast<short>(h1)), _mm_set1_epi16(static_cast<short>(h0)));
+            high = _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_and_si256(high, bit), bit), _mm256_set1_epi16(256));
+            _mm256_store_si256(reinterpret_cast<__m256i*>(at + 16 * i), _mm256_or_si256(low, high));
+        }
+        fours(codebooks.iq3_s, [&](int i) { return at[i]; }, u.c);
+#endif
+        apply_signs<order>(load32(p + 74), u.c);
         __m256i s = _mm256_srlv_epi32(_mm256_set1_epi32(read<int>(p + 106)), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
         u.factor = odd_factor(half(p), _mm256_and_si256(s, _mm256_set1_epi32(15)));
     }
@@ -146,14 +284,14 @@ struct IQ3_S : Grid {
 struct IQ1_S : Superblock {
     static constexpr int bytes = 50, largest = 25, bias = 16;
     static void unpack(const uint8_t* p, Unit& u) {
+        __m256i h = _mm256_cvtepu16_epi32(load16(p + 34)), index[4];
         V g[4];
-        const uint8_t* high = p + 34;
-        eights(codebooks.iq1, [&](int b, int r) { return p[2 + 4 * b + r] | (read<uint16_t>(high + 2 * b) >> 3 * r & 7) << 8; }, g);
+        bytes_of_dwords(load32(p + 2), index);
+        add_high_bits<0, 3, 3>(h, index);
+        eights(codebooks.iq1, index, g);
         eights_to_dwords(g, u.c);
-        __m256i h = _mm256_cvtepu16_epi32(load16(high));
         __m256i minus = _mm256_srai_epi32(_mm256_slli_epi32(h, 16), 31);  // all ones where the delta is negative
-        __m256i delta = _mm256_or_si256(minus, _mm256_set1_epi8(1));
-        V deltas = twice32(delta);
+        V deltas = twice32(_mm256_or_si256(minus, _mm256_set1_epi8(1)));
         for (V& c : u.c) c = add8(c, deltas);
         u.factor = odd_factor(half(p) * 0.125f, _mm256_and_si256(_mm256_srli_epi32(h, 12), _mm256_set1_epi32(7)));
     }
@@ -163,37 +301,42 @@ struct IQ1_M : Superblock {
     static constexpr int bytes = 56, largest = 25, bias = 16;
     static constexpr Scales scales = Scales::group;
     static void unpack(const uint8_t* p, Unit& u) {
-        const uint8_t* high = p + 32;
-        auto nibble = [&](int b, int r) { return high[2 * b + r / 2] >> 4 * (r & 1) & 15; };
+        // nibble r of the 16 bits of a block: three index bits, delta sign
+        __m256i h = _mm256_cvtepu16_epi32(load16(p + 32)), index[4];
         V g[4];
-        eights(codebooks.iq1, [&](int b, int r) { return p[4 * b + r] | (nibble(b, r) & 7) << 8; }, g);
-        // bit 3 of nibble r of block b: minus
-        const V one = jubako::JUBAKO_ISA::bytes(1);
-        __m256i h = _mm256_cvtepu16_epi32(load16(high));
+        bytes_of_dwords(load32(p), index);
+        add_high_bits<0, 4, 3>(h, index);
+        eights(codebooks.iq1, index, g);
         eights_to_dwords(g, u.c);
         // lane 2b: nibbles 0 (vectors 0, 1) and 1 (vectors 2, 3); lane 2b + 1: nibbles 2 and 3
         V first = delta_lanes(h, 3, 11), second = delta_lanes(h, 7, 15);
-        u.c[0] = add8(add8(u.c[0], one), first);
-        u.c[1] = add8(add8(u.c[1], one), first);
-        u.c[2] = add8(add8(u.c[2], one), second);
-        u.c[3] = add8(add8(u.c[3], one), second);
+        u.c[0] = add8(u.c[0], first);
+        u.c[1] = add8(u.c[1], first);
+        u.c[2] = add8(u.c[2], second);
+        u.c[3] = add8(u.c[3], second);
+        // four numbers of 16 bits: four 3-bit scales each, and above them a quarter of d
         uint64_t s = read<uint64_t>(p + 48);
         uint16_t d = static_cast<uint16_t>((s >> 12 & 0xf) | (s >> 24 & 0xf0) | (s >> 36 & 0xf00) | (s >> 48 & 0xf000));
-        alignas(16) uint8_t odd[16];
-        for (int l = 0; l < 16; ++l) odd[l] = static_cast<uint8_t>(2 * (s >> (16 * (l / 4) + 3 * (l % 4)) & 7) + 1);
-        u.scale = float_lanes(widen8(load16(odd)));
+        __m128i packed = _mm_cvtsi64_si128(static_cast<long long>(s));
+        const __m128i spread = _mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7);
+        __m128i x = _mm_shuffle_epi8(packed, spread);  // every number twice
+        const __m128i mask = _mm_set1_epi32(0x00070007);
+        __m128i even = _mm_and_si128(_mm_mulhi_epu16(x, _mm_setr_epi16(0, 1024, 0, 1024, 0, 1024, 0, 1024)), mask);
+        even = _mm_or_si128(even, _mm_and_si128(x, _mm_set1_epi32(0x00000007)));
+        __m128i odd = _mm_and_si128(_mm_mulhi_epu16(x, _mm_setr_epi16(8192, 128, 8192, 128, 8192, 128, 8192, 128)), mask);
+        __m128i scales = _mm_or_si128(even, _mm_slli_epi16(odd, 8));
+        u.scale = float_lanes(widen8(_mm_add_epi8(_mm_add_epi8(scales, scales), _mm_set1_epi8(1))));
         u.factor = _mm256_set1_ps(_cvtsh_ss(d) * 0.125f);
     }
 
 private:
-    // −2 in the bytes of lane 2b where bit `even` of h[b] is set, of lane 2b + 1 for bit `odd`; else 0.
+    // ±1 in the bytes of lane 2b by bit `even` of h[b], of lane 2b + 1 by bit `odd`.
     static V delta_lanes(__m256i h, int even, int odd) {
-        const __m256i one = _mm256_set1_epi32(1), minus_two = _mm256_set1_epi32(static_cast<int>(0xfefefefeu));
         auto lanes = [&](int bit) {
-            __m256i x = _mm256_and_si256(_mm256_srli_epi32(h, bit), one);
-            return _mm256_and_si256(_mm256_cmpeq_epi32(x, one), minus_two);
+            __m256i minus = _mm256_srai_epi32(_mm256_slli_epi32(h, 31 - bit), 31);
+            return twice32(_mm256_or_si256(minus, _mm256_set1_epi8(1)));
         };
-        return even_odd32(twice32(lanes(even)), twice32(lanes(odd)));
+        return even_odd32(lanes(even), lanes(odd));
     }
 };
 

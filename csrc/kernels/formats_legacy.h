@@ -140,12 +140,14 @@ struct MXFP4 : Format {
 struct NVFP4 : Format {
     static constexpr int weights = 64, bytes = 36, largest = 28, bias = 16;
     static constexpr Scales scales = Scales::two_floats;
-    // Half of a UE4M3 number: exponent and mantissa at float's place, rebiased by 2^119. 0x7f reads as 0.
+    // Half of a UE4M3 number. Normal: exponent and mantissa at float's place, rebiased; below, mantissa · 2^-10. 0x7f reads as 0.
     static __m256 scale(__m128i codes) {
-        __m256i x = _mm256_cvtepu8_epi32(codes);
-        __m256i bits = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x7f)), 20);
-        bits = _mm256_andnot_si256(_mm256_cmpeq_epi32(x, _mm256_set1_epi32(0x7f)), bits);
-        return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p119f));
+        __m256i x = _mm256_cvtepu8_epi32(codes), magnitude = _mm256_and_si256(x, _mm256_set1_epi32(0x7f));
+        magnitude = _mm256_andnot_si256(_mm256_cmpeq_epi32(x, _mm256_set1_epi32(0x7f)), magnitude);
+        __m256i normal = _mm256_add_epi32(_mm256_slli_epi32(magnitude, 20), _mm256_set1_epi32(119 << 23));
+        __m256 subnormal = _mm256_mul_ps(_mm256_cvtepi32_ps(magnitude), _mm256_set1_ps(0x1p-10f));
+        __m256i is_normal = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(7));
+        return _mm256_blendv_ps(subnormal, _mm256_castsi256_ps(normal), _mm256_castsi256_ps(is_normal));
     }
     static void unpack(const uint8_t* p, Unit& u) {
         // Group l has 8 bytes: byte j low nibble weight j, high nibble weight j + 8.
