@@ -69,7 +69,7 @@ void linear(const LinearTask* tasks, int64_t count, const float* x, int64_t toke
     const int64_t piece_bytes = std::clamp<int64_t>(bytes / (8 * threads()), 16 << 10, 256 << 10);
     auto rows_of_piece = [&](const Weight& w) {
         int64_t rows = std::max<int64_t>(1, piece_bytes / w.row_bytes());
-        return rows >= 32 || tokens > 16 ? (rows + 31) / 32 * 32 : rows;
+        return rows >= 32 || tokens > vector_columns ? (rows + 31) / 32 * 32 : rows;
     };
     auto* first_item = scratch<int64_t>(Slot::group, count + 1);
     auto** out = scratch<float*>(Slot::outputs, count * tokens);

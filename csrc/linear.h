@@ -28,6 +28,9 @@ struct RowsTimesColumns {
     float scale;
 };
 
+// More columns than that go through panels (kernels/matrix.h), up to there every row is read once (kernels/vector.h).
+constexpr int vector_columns = 16;
+
 // A product of a whole matrix: out[t][n] = weight[expert] row n · x[t].
 struct LinearTask {
     const Weight* weight;

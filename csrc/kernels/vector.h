@@ -9,7 +9,7 @@ namespace jubako::JUBAKO_ISA {
 inline float tree(__m256 p) {
     __m128 t = _mm_add_ps(_mm256_castps256_ps128(p), _mm256_extractf128_ps(p, 1));  // P0+P4 P1+P5 P2+P6 P3+P7
     t = _mm_add_ps(t, _mm_movehl_ps(t, t));
-    return _mm_cvtss_f32(_mm_add_ss(t, _mm_shuffle_ps(t, t, 1)));
+    return _mm_cvtss_f32(_mm_add_ss(t, _mm_shuffle_ps(t, t, 1))) + 0.0f;  // never -0
 }
 
 #ifdef JUBAKO_AVX512
