@@ -34,7 +34,9 @@ class CpuExecutor:
 
     def forward(self, ids: Sequence[int], state: CpuState, *, last_only: bool) -> np.ndarray:
         """See `Executor.forward`."""
-        return forward(self.ops, ids, state, slice(len(ids) - 1, None) if last_only else None)
+        rows = slice(len(ids) - 1, None) if last_only else None
+        logits: np.ndarray = forward(self.ops, ids, state, rows)
+        return logits
 
 
 def cache_bytes(config: Config, context: int, kv_bits: int) -> int:

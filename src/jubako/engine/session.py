@@ -43,7 +43,8 @@ class Session:
 
         Raises RequestError if they do not fit. When interrupted, the session holds the chunks that were really read.
         """
-        return self._read(ids, last_only=True, progress=progress)[-1][-1]
+        last: np.ndarray = self._read(ids, last_only=True, progress=progress)[-1][-1]
+        return last
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
         """Read `ids` in chunks; float32 logits [len(ids), vocabulary]."""
@@ -51,7 +52,7 @@ class Session:
 
     def decode(self, id: int) -> np.ndarray:
         """Read one token; float32 logits [vocabulary] after it."""
-        return self._read([id], last_only=True)[-1][-1]
+        return self.prefill([id])
 
     def _read(
         self, ids: Sequence[int], *, last_only: bool, progress: Callable[[int], None] | None = None
