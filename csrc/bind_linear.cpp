@@ -145,7 +145,7 @@ Result decode_rows(const StoredWeight& weight, nb::ndarray<const int64_t, nb::nd
 
 void bind_linear(nb::module_& m) {
     nb::class_<StoredWeight>(m, "Weight", "A matrix, or a stack of expert matrices, in the file's own blocks. Keeps its array alive.")
-        .def("__init__", &init_weight, "bytes"_a, "type"_a, "scale"_a = nb::none(),
+        .def("__init__", &init_weight, "bytes"_a.noconvert(), "type"_a, "scale"_a = nb::none(),
              "bytes: uint8 [(experts,) rows, row_bytes], strided in all but the last dimension; type: ggml's number of the block\n"
              "type; scale: float32 [1] or [experts], multiplies the products (NVFP4).")
         .def_prop_ro("type", [](const StoredWeight& w) { return static_cast<int>(w.type); })

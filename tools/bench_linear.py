@@ -36,10 +36,21 @@ def best_seconds(run: Callable[[], object], repeats: int = 5) -> float:
 
 
 def random_rows(block_type: BlockType, rows: int) -> np.ndarray:
-    """Random blocks whose half-precision numbers are all finite."""
+    """Random blocks; their scales and floats are of ordinary size, since subnormal numbers are slow."""
+    rng = np.random.default_rng(0)
     row_bytes = COLS // block_type.weights * block_type.bytes
-    data = np.random.default_rng(0).integers(0, 64, (1024, row_bytes), dtype=np.uint8)
+    low, high = (100, 130) if block_type.name == "MXFP4" else (0, 64)
+    data = rng.integers(low, high, (1024, row_bytes), dtype=np.uint8)
+    if block_type.weights == 1:
+        data[:, block_type.bytes - 1 :: block_type.bytes] = 0x3C
     return np.tile(data, ((rows + 1023) // 1024, 1))[:rows]
+
+
+def product_seconds(block_type: BlockType, rows: int, columns: int) -> float:
+    """Time of one product of a matrix of random blocks."""
+    weight = _cpu.Weight(random_rows(block_type, rows), block_type.id)
+    x = np.random.default_rng(1).standard_normal((columns, COLS)).astype(np.float32)
+    return best_seconds(lambda: _cpu.linear(weight, x))
 
 
 def main() -> None:
@@ -60,7 +71,6 @@ def main() -> None:
 
     print(f"{args.threads} threads, read bandwidth {read_bandwidth():.1f} GB/s")
     print("isa     type     " + "".join(f"  {n:2d} col GB/s  share" for n in widths) + "   512 col GMAC/s")
-    rng = np.random.default_rng(1)
     for isa in args.isa.split(","):
         if not _cpu.isa_supported(isa):
             continue
@@ -69,16 +79,12 @@ def main() -> None:
             block_type = BY_NAME[name]
             row_bytes = COLS // block_type.weights * block_type.bytes
             bandwidth = read_bandwidth()
-            weight = _cpu.Weight(random_rows(block_type, (args.mb << 20) // row_bytes), block_type.id)
             line = f"{isa:7s} {name:8s} "
             for n in widths:
-                x = rng.standard_normal((n, COLS)).astype(np.float32)
-                speed = weight.rows * row_bytes / best_seconds(lambda: _cpu.linear(weight, x)) / 1e9
+                rows = (args.mb << 20) // row_bytes
+                speed = rows * row_bytes / product_seconds(block_type, rows, n) / 1e9
                 line += f"  {speed:11.2f} {speed / bandwidth:6.0%}"
-            weight = _cpu.Weight(random_rows(block_type, 2048), block_type.id)
-            x = rng.standard_normal((512, COLS)).astype(np.float32)
-            seconds = best_seconds(lambda: _cpu.linear(weight, x), repeats=3)
-            line += f"  {512 * 2048 * COLS / seconds / 1e9:15.1f}"
+            line += f"  {512 * 2048 * COLS / product_seconds(block_type, 2048, 512) / 1e9:15.1f}"
             print(line, flush=True)
 
 
