@@ -215,16 +215,10 @@ Codebooks make() {
     expand4(iq3_xxs_text, 256, 64, levels3x, books.iq3_xxs);
     expand4(iq3_s_text, 512, 64, levels3s, books.iq3_s);
     for (int i = 0; i < 256; ++i) {
-        unsigned e = entry(iq2_xxs_text, i);
-        books.iq2_xxs_pairs[0][i] = static_cast<uint8_t>(e);
-        books.iq2_xxs_pairs[1][i] = static_cast<uint8_t>(e >> 8);
         for (int p = 0; p < 4; ++p) books.iq3_xxs_planes[p][i] = static_cast<uint8_t>(books.iq3_xxs[i] >> 8 * p);
     }
     for (int i = 0; i < 512; ++i) {
-        unsigned e = entry(iq2_xs_text, i);
-        books.iq2_xs_pairs[0][i] = static_cast<uint8_t>(e);
-        books.iq2_xs_pairs[1][i] = static_cast<uint8_t>(e >> 8);
-        e = entry(iq3_s_text, i);
+        const unsigned e = entry(iq3_s_text, i);
         books.iq3_s_pairs[0][i] = static_cast<uint8_t>((e & 7) | (e >> 3 & 7) << 4);
         books.iq3_s_pairs[1][i] = static_cast<uint8_t>((e >> 6 & 7) | (e >> 9 & 7) << 4);
     }

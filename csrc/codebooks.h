@@ -13,11 +13,9 @@ struct Codebooks {
     alignas(64) uint64_t iq1[2048];
     alignas(64) uint32_t iq3_xxs[256];
     alignas(64) uint32_t iq3_s[512];
-    // for table look-ups in registers: byte p of every IQ3_XXS entry; IQ2 as four 2-bit levels of weights 0–3 and 4–7; IQ3_S as
-    // two 4-bit levels of weights 0–1 and 2–3
+    // for table look-ups in registers: byte p of every IQ3_XXS entry; IQ3_S as two 4-bit levels, of weights
+    // 0–1 and 2–3
     alignas(64) uint8_t iq3_xxs_planes[4][256];
-    alignas(64) uint8_t iq2_xxs_pairs[2][256];
-    alignas(64) uint8_t iq2_xs_pairs[2][512];
     alignas(64) uint8_t iq3_s_pairs[2][512];
 };
 

@@ -60,28 +60,22 @@ inline void eights_to_dwords(const V g[4], V c[4]) {
 
 #ifdef JUBAKO_AVX512
 
-// Tables of 256 bytes in registers.
-struct Table256 {
-    V part[4];
-    explicit Table256(const uint8_t* p) {
-        for (int i = 0; i < 4; ++i) part[i] = load64(p + 64 * i);
+// Tables of 256 bytes in registers, looked up by quarters.
+struct Quarters {
+    Mask second, third, fourth;
+    explicit Quarters(V index) {
+        const Mask upper = _mm512_movepi8_mask(index), odd = _mm512_test_epi8_mask(index, bytes(64));
+        second = _kandn_mask64(upper, odd);
+        third = _kandn_mask64(odd, upper);
+        fourth = _kand_mask64(odd, upper);
     }
-    V at(V index, Mask upper) const {  // upper: bit 7 of the index
-        return _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(part[0], index, part[1]),
-                                      _mm512_permutex2var_epi8(part[2], index, part[3]));
-    }
-    V at(V index) const { return at(index, _mm512_movepi8_mask(index)); }
 };
 
-// Two bits a weight, level j in bits 2j of the byte of weights 4i … 4i + 3: into planes, by a table of 16 for 4 bits.
-inline void levels_to_planes(V x, V c[4]) {
-    // the two upper bits of the index are the neighbour's, so every value stands four times
-    const V table = quads(_mm_setr_epi8(72, 89, 107, 64, 72, 89, 107, 64, 72, 89, 107, 64, 72, 89, 107, 64));
-    const V low = bytes(15);
-    c[0] = _mm512_shuffle_epi8(table, mask_and(x, low));
-    c[1] = _mm512_shuffle_epi8(table, mask_and(right16<2>(x), low));
-    c[2] = _mm512_shuffle_epi8(table, mask_and(right16<4>(x), low));
-    c[3] = _mm512_shuffle_epi8(table, mask_and(right16<6>(x), low));
+inline V table_at(const uint8_t* table, V index, const Quarters& in) {
+    V x = _mm512_permutexvar_epi8(index, load64(table));
+    x = _mm512_mask_permutexvar_epi8(x, in.second, index, load64(table + 64));
+    x = _mm512_mask_permutexvar_epi8(x, in.third, index, load64(table + 128));
+    return _mm512_mask_permutexvar_epi8(x, in.fourth, index, load64(table + 192));
 }
 
 constexpr Order small_grids = Order::planes;
@@ -103,8 +97,8 @@ constexpr Order small_grids = Order::dwords;
 #endif
 
 // The bytes are magnitudes + 64; where a bit is set the code changes sign.
-template <Order order>
-inline void apply_signs(__m256i signs, V c[4]) {
+template <Order order, class Signs>
+inline void apply_signs(Signs signs, V c[4]) {
     BlockBits<order> bits(signs);
     c[0] = subtract_from_where(c[0], bits.template of<0>(), 128);
     c[1] = subtract_from_where(c[1], bits.template of<1>(), 128);
@@ -113,21 +107,29 @@ inline void apply_signs(__m256i signs, V c[4]) {
 }
 
 // Bytes of 7 sign bits: bit 7 makes the number of minus signs even.
-inline __m256i with_parity(__m256i x) {
 #ifdef JUBAKO_AVX512
-    // rows of the bit matrix, output bit 7 first: the sum of all input bits, then each bit as it is
-    return _mm256_gf2p8affine_epi64_epi8(x, _mm256_set1_epi64x(0x010204081020407fll), 0);
+
+// rows of the bit matrix, output bit 7 first: the sum of the input bits 0 … 6, then each bit as it is
+constexpr long long parity_matrix = 0x010204081020407fll;
+inline __m256i with_parity(__m256i x) { return _mm256_gf2p8affine_epi64_epi8(x, _mm256_set1_epi64x(parity_matrix), 0); }
+
+// 4 × 7 sign bits at the bottom of each dword; for BlockBits.
+inline V signs_of_28(__m256i x) {
+    V fields = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), _mm512_cvtepu32_epi64(x));
+    return _mm512_gf2p8affine_epi64_epi8(fields, _mm512_set1_epi64(parity_matrix), 0);
+}
+
 #else
+
+inline __m256i with_parity(__m256i x) {
     const __m256i odd = _mm256_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0, 0, -128, -128, 0,
                                          -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0);
     const __m256i nibble = _mm256_set1_epi8(15);
     __m256i low = _mm256_shuffle_epi8(odd, _mm256_and_si256(x, nibble));
     __m256i high = _mm256_shuffle_epi8(odd, _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble));
     return _mm256_or_si256(x, _mm256_xor_si256(low, high));
-#endif
 }
 
-// 4 × 7 sign bits at the bottom of each dword.
 inline __m256i signs_of_28(__m256i x) {
     __m256i a = _mm256_and_si256(x, _mm256_set1_epi32(0x7f));
     __m256i b = _mm256_and_si256(_mm256_slli_epi32(x, 1), _mm256_set1_epi32(0x7f00));
@@ -136,11 +138,19 @@ inline __m256i signs_of_28(__m256i x) {
     return with_parity(_mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d)));
 }
 
-// d · (2s + 1) with s a whole number in every lane.
-inline __m256 odd_factor(float d, __m256i s) {
-    __m256i odd = _mm256_add_epi32(_mm256_add_epi32(s, s), _mm256_set1_epi32(1));
-    return _mm256_mul_ps(_mm256_set1_ps(d), _mm256_cvtepi32_ps(odd));
+#endif
+
+// d · (2s + 1), s in the bits from `shift` up of every lane; what is above them has been cleared.
+template <int shift>
+inline __m256 odd_factor(__m256 d, __m256i x) {
+    const __m256i one = _mm256_set1_epi32(1);
+    __m256i odd = shift > 0 ? _mm256_or_si256(_mm256_srli_epi32(x, shift > 0 ? shift - 1 : 0), one)
+                            : _mm256_or_si256(_mm256_slli_epi32(x, 1), one);
+    return _mm256_mul_ps(d, _mm256_cvtepi32_ps(odd));
 }
+
+// d of one superblock times a power of two, in all lanes.
+inline __m256 scaled_half(const uint8_t* p, float by) { return _mm256_mul_ps(half_of_all(p), _mm256_set1_ps(by)); }
 
 // Nibbles of 8 bytes, low first, as 2s + 1 in float lanes.
 inline V odd_nibbles(const uint8_t* p) {
@@ -155,48 +165,24 @@ struct Grid : Superblock {
 
 struct IQ2_XXS : Grid {
     static constexpr int bytes = 66;
-    static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
         // a block has four index bytes, then 4 × 7 sign bits and the scale
         __m256i tail = dwords_of_qwords(p + 2, true);
-#ifdef JUBAKO_AVX512
-        const Table256 first(codebooks.iq2_xxs_pairs[0]), second(codebooks.iq2_xxs_pairs[1]);
-        const V twice = quads(_mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 8, 8, 9, 9, 10, 10, 11, 11));
-        V index = _mm512_shuffle_epi8(load64(p + 2), twice);
-        Mask upper = _mm512_movepi8_mask(index);
-        V levels = _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, first.at(index, upper), second.at(index, upper));
-        levels_to_planes(levels, u.c);
-#else
         __m256i index[4];
         V g[4];
         bytes_of_dwords(dwords_of_qwords(p + 2, false), index);
         eights(codebooks.iq2_xxs, index, g);
         eights_to_dwords(g, u.c);
-#endif
         apply_signs<order>(signs_of_28(tail), u.c);
-        u.factor = odd_factor(half(p) * 0.125f, _mm256_srli_epi32(tail, 28));
+        u.factor = odd_factor<28>(scaled_half(p, 0.125f), tail);
     }
 };
 
 struct IQ2_XS : Grid {
     static constexpr int bytes = 74;
     static constexpr Scales scales = Scales::group;
-    static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
         // 16 bits for eight weights: 9 of the index, 7 signs
-#ifdef JUBAKO_AVX512
-        const Table256 first(codebooks.iq2_xs_pairs[0]), second(codebooks.iq2_xs_pairs[1]);
-        const Table256 first_high(codebooks.iq2_xs_pairs[0] + 256), second_high(codebooks.iq2_xs_pairs[1] + 256);
-        V x = load64(p + 2);
-        V index = _mm512_shuffle_epi8(x, quads(_mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14)));
-        Mask upper = _mm512_movepi8_mask(index);
-        Mask high = _mm512_movepi8_mask(_mm512_shuffle_epi8(
-            left16<7>(x), quads(_mm_setr_epi8(1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15))));
-        V low_entries = _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, first.at(index, upper), second.at(index, upper));
-        V high_entries = _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, first_high.at(index, upper), second_high.at(index, upper));
-        levels_to_planes(_mm512_mask_blend_epi8(high, low_entries, high_entries), u.c);
-        __m256i signs = _mm512_cvtepi16_epi8(_mm512_srli_epi16(x, 9));
-#else
         __m256i a = load32(p + 2), b = load32(p + 34);
         const __m256i nine = _mm256_set1_epi32(511);
         __m256i low = dwords_of_qwords(p + 2, false), high = dwords_of_qwords(p + 2, true);
@@ -207,10 +193,9 @@ struct IQ2_XS : Grid {
         eights_to_dwords(g, u.c);
         __m256i signs = _mm256_packus_epi16(_mm256_srli_epi16(a, 9), _mm256_srli_epi16(b, 9));
         signs = _mm256_permute4x64_epi64(signs, 0xd8);
-#endif
         apply_signs<order>(with_parity(signs), u.c);
         u.scale = odd_nibbles(p + 66);
-        u.factor = _mm256_set1_ps(half(p) * 0.125f);
+        u.factor = scaled_half(p, 0.125f);
     }
 };
 
@@ -226,7 +211,7 @@ struct IQ2_S : Grid {
         eights_to_dwords(g, u.c);
         apply_signs<Order::dwords>(load32(p + 34), u.c);
         u.scale = odd_nibbles(p + 74);
-        u.factor = _mm256_set1_ps(half(p) * 0.125f);
+        u.factor = scaled_half(p, 0.125f);
     }
 };
 
@@ -235,15 +220,15 @@ struct IQ3_XXS : Grid {
     static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
 #ifdef JUBAKO_AVX512
-        V index = load64(p + 2);
-        Mask upper = _mm512_movepi8_mask(index);
-        for (int plane = 0; plane < 4; ++plane) u.c[plane] = Table256(codebooks.iq3_xxs_planes[plane]).at(index, upper);
+        const V index = load64(p + 2);
+        const Quarters in(index);
+        for (int plane = 0; plane < 4; ++plane) u.c[plane] = table_at(codebooks.iq3_xxs_planes[plane], index, in);
 #else
         fours(codebooks.iq3_xxs, [&](int i) { return p[2 + i]; }, u.c);
 #endif
         __m256i x = load32(p + 66);
         apply_signs<order>(signs_of_28(x), u.c);
-        u.factor = odd_factor(half(p) * 0.25f, _mm256_srli_epi32(x, 28));
+        u.factor = odd_factor<28>(scaled_half(p, 0.25f), x);
     }
 };
 
@@ -252,11 +237,13 @@ struct IQ3_S : Grid {
     static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
 #ifdef JUBAKO_AVX512
-        V index = load64(p + 2), pairs[2];
-        Mask upper = _mm512_movepi8_mask(index), high = read<uint64_t>(p + 66);
+        const V index = load64(p + 2);
+        const Mask high = read<uint64_t>(p + 66);
+        const Quarters in(index);
+        V pairs[2];
         for (int i = 0; i < 2; ++i)
-            pairs[i] = _mm512_mask_blend_epi8(high, Table256(codebooks.iq3_s_pairs[i]).at(index, upper),
-                                              Table256(codebooks.iq3_s_pairs[i] + 256).at(index, upper));
+            pairs[i] = _mm512_mask_blend_epi8(high, table_at(codebooks.iq3_s_pairs[i], index, in),
+                                              table_at(codebooks.iq3_s_pairs[i] + 256, index, in));
         // level n is the magnitude 2n + 1
         const V table = quads(_mm_setr_epi8(65, 67, 69, 71, 73, 75, 77, 79, 65, 67, 69, 71, 73, 75, 77, 79));
         for (int i = 0; i < 4; ++i)
@@ -276,7 +263,7 @@ struct IQ3_S : Grid {
 #endif
         apply_signs<order>(load32(p + 74), u.c);
         __m256i s = _mm256_srlv_epi32(_mm256_set1_epi32(read<int>(p + 106)), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
-        u.factor = odd_factor(half(p), _mm256_and_si256(s, _mm256_set1_epi32(15)));
+        u.factor = odd_factor<0>(half_of_all(p), _mm256_and_si256(s, _mm256_set1_epi32(15)));
     }
 };
 
@@ -293,7 +280,7 @@ struct IQ1_S : Superblock {
         __m256i minus = _mm256_srai_epi32(_mm256_slli_epi32(h, 16), 31);  // all ones where the delta is negative
         V deltas = twice32(_mm256_or_si256(minus, _mm256_set1_epi8(1)));
         for (V& c : u.c) c = add8(c, deltas);
-        u.factor = odd_factor(half(p) * 0.125f, _mm256_and_si256(_mm256_srli_epi32(h, 12), _mm256_set1_epi32(7)));
+        u.factor = odd_factor<12>(scaled_half(p, 0.125f), _mm256_and_si256(h, _mm256_set1_epi32(0x7000)));
     }
 };
 

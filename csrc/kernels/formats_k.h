@@ -17,8 +17,8 @@ inline void k_scales(const uint8_t* p, Unit& u) {
     uint64_t minima = (b & 0x3f3f3f3fu) | static_cast<uint64_t>((c >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u)) << 32;
     __m256 s = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(scales))));
     __m256 m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(minima))));
-    u.factor = _mm256_mul_ps(_mm256_set1_ps(half(p)), s);
-    u.offset = _mm256_mul_ps(_mm256_set1_ps(-half(p + 2)), m);
+    u.factor = _mm256_mul_ps(half_of_all(p), s);
+    u.offset = _mm256_mul_ps(negated(half_of_all(p + 2)), m);
 }
 
 struct Q4_K : Superblock {
@@ -71,8 +71,8 @@ struct Q2_K : Superblock {
         const __m128i low = _mm_set1_epi8(15);
         u.scale = float_lanes(widen8(_mm_and_si128(s, low)));
         u.minimum = float_lanes(widen8(_mm_and_si128(_mm_srli_epi16(s, 4), low)));
-        u.factor = _mm256_set1_ps(half(p + 80));
-        u.offset = _mm256_set1_ps(-half(p + 82));
+        u.factor = half_of_all(p + 80);
+        u.offset = negated(half_of_all(p + 82));
     }
 };
 
@@ -95,7 +95,7 @@ struct Q3_K : Superblock {
         __m128i high = _mm_srlv_epi32(_mm_set1_epi32(read<int>(p + 104)), _mm_setr_epi32(0, 2, 4, 6));
         high = _mm_slli_epi16(_mm_and_si128(high, _mm_set1_epi8(3)), 4);
         u.scale = float_lanes(widen8(_mm_sub_epi8(_mm_or_si128(low, high), _mm_set1_epi8(32))));
-        u.factor = _mm256_set1_ps(half(p + 108));
+        u.factor = half_of_all(p + 108);
     }
 };
 
@@ -112,7 +112,7 @@ struct Q6_K : Superblock {
         }
         spread_groups(n, u.c);
         u.scale = float_lanes(widen8(load16(p + 192)));
-        u.factor = _mm256_set1_ps(half(p + 208));
+        u.factor = half_of_all(p + 208);
     }
 };
 
@@ -127,7 +127,7 @@ struct IQ4_XS : Superblock {
         low = _mm256_and_si256(low, _mm256_set1_epi32(15));
         high = _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4);
         __m256i s = _mm256_sub_epi32(_mm256_or_si256(low, high), _mm256_set1_epi32(32));
-        u.factor = _mm256_mul_ps(_mm256_set1_ps(half(p)), _mm256_cvtepi32_ps(s));
+        u.factor = _mm256_mul_ps(half_of_all(p), _mm256_cvtepi32_ps(s));
     }
 };
 
@@ -137,7 +137,7 @@ struct TQ2_0 : Superblock {
         V n[4];
         two_bit_groups(p, n);
         spread_groups(n, u.c);
-        u.factor = _mm256_set1_ps(half(p + 64));
+        u.factor = half_of_all(p + 64);
     }
 };
 
@@ -160,7 +160,7 @@ struct TQ1_0 : Superblock {
             n[i] = quad(first, first + 64, first + 128, first + 192);
         }
         spread_groups(n, u.c);
-        u.factor = _mm256_set1_ps(half(p + 52));
+        u.factor = half_of_all(p + 52);
     }
 };
 

@@ -72,6 +72,7 @@ template <Order order>
 struct BlockBits {
     V x;
     explicit BlockBits(__m256i bits) : x(_mm512_cvtepu32_epi64(bits)) {}
+    explicit BlockBits(V low_halves_of_qwords) : x(low_halves_of_qwords) {}
     template <int r>
     Mask of() const {
         constexpr long long dword_order = 0x1312111003020100ll + 0x0404040404040404ll * r;
@@ -186,7 +187,9 @@ inline __m256 low_halves(__m256i x) {
 // Eight IEEE halves, `stride` bytes apart; reads four bytes at each.
 inline __m256 halves8(const uint8_t* p, int stride) { return low_halves(dwords8(p, stride)); }
 inline __m256 high_halves(__m256i x) { return low_halves(_mm256_srli_epi32(x, 16)); }
+inline __m256 half_of_all(const uint8_t* p) { return _mm256_cvtph_ps(_mm_set1_epi16(read<short>(p))); }
 inline float half(const uint8_t* p) { return _cvtsh_ss(read<uint16_t>(p)); }
+inline __m256 negated(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
 inline V nibbles_low(V x) { return mask_and(x, bytes(15)); }
 inline V nibbles_high(V x) { return mask_and(right16<4>(x), bytes(15)); }
 
