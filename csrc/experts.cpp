@@ -34,7 +34,7 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
     const bool shared = weights.shared_gate != nullptr;
     const int64_t width = weights.gate->cols, height = weights.down->rows;
     if (tokens == 0) return;
-    Columns columns;
+    Columns columns(false);
     for (const Weight* w : {weights.gate, weights.up, weights.shared_gate, weights.shared_up, weights.shared_router}) columns.want(w);
     columns.make(x, tokens, width);
 

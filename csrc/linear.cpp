@@ -25,23 +25,25 @@ void Columns::want(const Weight* weight) {
 }
 
 void Columns::make(const float* x, int64_t tokens, int64_t width) {
-    const int64_t units = units_of(cols_), padded = (cols_ + 15) / 16 * 16;
-    auto** pointers = scratch<const void*>(Slot::pointers, 3 * tokens);
+    const int64_t units = units_of(cols_), padded = (cols_ + 15) / 16 * 16, each = fine_ ? 2 : 1;
+    auto** pointers = scratch<const void*>(Slot::pointers, 3 * each * tokens);
     XUnit* made[2] = {};
     float* copied = nullptr;
     const Slot slots[2] = {Slot::input, Slot::input_planar};
     for (int form = 0; form < 2; ++form)
-        if (wanted_[form]) made[form] = scratch<XUnit>(slots[form], tokens * units);
+        if (wanted_[form]) made[form] = scratch<XUnit>(slots[form], each * tokens * units);
     if (wanted_[floats]) copied = scratch<float>(Slot::input_floats, tokens * padded);
-    for (int form = 0; form < 3; ++form) pointers_[form] = pointers + form * tokens;
+    for (int form = 0; form < 3; ++form) pointers_[form] = pointers + form * each * tokens;
     const int64_t piece = tokens <= 4 ? tokens : 4;
     parallel_for((tokens + piece - 1) / piece, [&](int64_t item) {
+        float* rest = fine_ ? scratch<float>(Slot::rest, (width + 31) / 32 * 32) : nullptr;
         for (int64_t t = item * piece; t < std::min(tokens, (item + 1) * piece); ++t) {
             for (int form = 0; form < 2; ++form) {
                 if (!wanted_[form]) continue;
-                XUnit* column = made[form] + t * units;
-                JUBAKO_CALL(quantize(x + t * width, width, units, static_cast<Order>(form), column));
-                pointers_[form][t] = column;
+                XUnit* column = made[form] + each * t * units;
+                JUBAKO_CALL(quantize(x + t * width, width, units, static_cast<Order>(form), column, rest));
+                if (fine_) JUBAKO_CALL(quantize(rest, width, units, static_cast<Order>(form), column + units));
+                for (int64_t i = 0; i < each; ++i) pointers_[form][each * t + i] = column + i * units;
             }
             if (wanted_[floats]) {
                 float* column = copied + t * padded;
@@ -57,7 +59,7 @@ const void* const* Columns::of(const Weight& weight) const { return pointers_[fo
 
 void linear(const LinearTask* tasks, int64_t count, const float* x, int64_t tokens, int64_t width) {
     if (tokens == 0 || count == 0) return;
-    Columns columns;
+    Columns columns(true);
     int64_t bytes = 0;
     for (int64_t i = 0; i < count; ++i) {
         columns.want(tasks[i].weight);
@@ -72,16 +74,15 @@ void linear(const LinearTask* tasks, int64_t count, const float* x, int64_t toke
         return rows >= 32 || tokens > vector_columns ? (rows + 31) / 32 * 32 : rows;
     };
     auto* first_item = scratch<int64_t>(Slot::group, count + 1);
-    auto** out = scratch<float*>(Slot::outputs, count * tokens);
     first_item[0] = 0;
     for (int64_t i = 0; i < count; ++i) {
         const Weight& w = *tasks[i].weight;
         first_item[i + 1] = first_item[i] + (w.rows + rows_of_piece(w) - 1) / rows_of_piece(w);
-        for (int64_t t = 0; t < tokens; ++t) out[i * tokens + t] = tasks[i].out + t * w.rows;
     }
     parallel_for(first_item[count], [&](int64_t item) {
         const int64_t i = std::upper_bound(first_item, first_item + count + 1, item) - first_item - 1;
         const Weight& w = *tasks[i].weight;
+        const int each = columns.per_token(w);
         RowsTimesColumns job;
         job.type = w.type;
         job.weights = w.row(tasks[i].expert, 0);
@@ -90,10 +91,20 @@ void linear(const LinearTask* tasks, int64_t count, const float* x, int64_t toke
         job.rows = std::min(rows_of_piece(w), w.rows - job.first_row);
         job.cols = w.cols;
         job.x = columns.of(w);
-        job.out = out + i * tokens;
-        job.columns = static_cast<int>(tokens);
+        job.columns = static_cast<int>(each * tokens);
         job.scale = w.scale_of(tasks[i].expert);
+
+        // The rests' products go to memory of this piece, and are added while they are near.
+        auto** out = scratch<float*>(Slot::outputs, each * tokens);
+        float* rests = each == 2 ? scratch<float>(Slot::rest_products, tokens * job.rows) : nullptr;
+        for (int64_t t = 0; t < tokens; ++t) {
+            out[each * t] = tasks[i].out + t * w.rows;
+            if (each == 2) out[2 * t + 1] = rests + t * job.rows - job.first_row;
+        }
+        job.out = out;
         JUBAKO_CALL(multiply(job));
+        for (int64_t t = 0; each == 2 && t < tokens; ++t)
+            JUBAKO_CALL(add_scaled(1.0f, out[2 * t + 1] + job.first_row, job.rows, out[2 * t] + job.first_row));
     });
 }
 

@@ -5,6 +5,7 @@
 //     P = fma(offset, s, P)                 if blocks have a minimum; for groups: fma(float(m0·sum0 + m1·sum1), −dmin·d, P)
 //     NVFP4: two steps, fma(float(dot0), factor0·d, P) and fma(float(dot1), factor1·d, P)
 //   y = ((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)), times the tensor's scale if it has one
+//   A column that is not an expert's is read finely: y(q·d) + y(x − q·d), each as above (activation.h).
 //   F32, F16 and BF16 weights take x as it is: P[j] takes k = j, j + 8 … in order by fma(w, x, P), then the same tree.
 #pragma once
 
@@ -38,7 +39,7 @@ struct LinearTask {
     float* out;  // [tokens, rows]
 };
 
-// x[tokens, width] meets every task; it is quantised once. Columns of the weights beyond width meet zeros.
+// x[tokens, width] meets every task; it is quantised once, finely. Columns of the weights beyond width meet zeros.
 void linear(const LinearTask* tasks, int64_t count, const float* x, int64_t tokens, int64_t width);
 
 // The mixture of experts of a layer: ids[tokens, chosen] by rank (negative: not here, adds nothing), and the shared expert,
@@ -50,15 +51,19 @@ struct ExpertWeights {
 void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const int32_t* ids, const float* route_weights,
              int64_t chosen, float* out);
 
-// The columns of x in the forms that the weights' types read, made in scratch memory of the calling thread.
+// The columns of x in the forms that the weights' types read, made in scratch memory of the calling thread. A fine column
+// is two where it is quantised: column 2t and its rest in column 2t + 1, whose products are to be added.
 class Columns {
 public:
+    explicit Columns(bool fine) : fine_(fine) {}
     // Weights to come; null entries are skipped.
     void want(const Weight* weight);
     void make(const float* x, int64_t tokens, int64_t width);
-    const void* const* of(const Weight& weight) const;  // one pointer a token
+    const void* const* of(const Weight& weight) const;  // one pointer a column
+    int per_token(const Weight& weight) const { return fine_ && !weight.is_float() ? 2 : 1; }
 
 private:
+    bool fine_;
     bool wanted_[3] = {};
     const void** pointers_[3] = {};
     int64_t cols_ = 0;

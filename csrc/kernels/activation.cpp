@@ -17,7 +17,7 @@ inline int sum_of(__m128i v) {
 inline __m256i max_magnitude(__m256i a, __m256i b) { return _mm256_max_epi32(a, b); }
 
 // One block of 32 into place `block` of a unit. Magnitudes are compared as integers: a NaN is then the largest of all.
-inline void quantize_block(const float* x, int block, Order order, XUnit& out) {
+inline void quantize_block(const float* x, int block, Order order, XUnit& out, float* rest) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256 v[4];
     __m256i m[4];
@@ -35,6 +35,8 @@ inline void quantize_block(const float* x, int block, Order order, XUnit& out) {
     __m256 inverse = _mm256_set1_ps(tiny ? 0.0f : 127.0f / largest);
     __m256i q[4];
     for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    if (rest != nullptr)
+        for (int i = 0; i < 4; ++i) _mm256_storeu_ps(rest + 8 * i, _mm256_fnmadd_ps(_mm256_cvtepi32_ps(q[i]), _mm256_set1_ps(d), v[i]));
     __m256i s0 = _mm256_add_epi32(q[0], q[1]), s1 = _mm256_add_epi32(q[2], q[3]);
     int sum0 = sum_of(_mm_add_epi32(_mm256_castsi256_si128(s0), _mm256_extracti128_si256(s0, 1)));
     int sum1 = sum_of(_mm_add_epi32(_mm256_castsi256_si128(s1), _mm256_extracti128_si256(s1, 1)));
@@ -61,17 +63,18 @@ inline void quantize_block(const float* x, int block, Order order, XUnit& out) {
 }  // namespace
 
 void quantize_blocks(const float* x, int64_t first, int64_t blocks, Order order, XUnit* out) {
-    for (int64_t b = first; b < first + blocks; ++b, x += 32) quantize_block(x, static_cast<int>(b % 8), order, out[b / 8]);
+    for (int64_t b = first; b < first + blocks; ++b, x += 32) quantize_block(x, static_cast<int>(b % 8), order, out[b / 8], nullptr);
 }
 
-void quantize(const float* x, int64_t count, int64_t units, Order order, XUnit* out) {
+void quantize(const float* x, int64_t count, int64_t units, Order order, XUnit* out, float* rest) {
     int64_t whole = count / 32, blocks = (count + 31) / 32;
     if (blocks < 8 * units) std::memset(static_cast<void*>(out + blocks / 8), 0, sizeof(XUnit) * (units - blocks / 8));
-    for (int64_t b = 0; b < whole; ++b) quantize_block(x + 32 * b, static_cast<int>(b % 8), order, out[b / 8]);
+    auto rest_of = [rest](int64_t b) { return rest == nullptr ? nullptr : rest + 32 * b; };
+    for (int64_t b = 0; b < whole; ++b) quantize_block(x + 32 * b, static_cast<int>(b % 8), order, out[b / 8], rest_of(b));
     if (whole < blocks) {
         float last[32] = {};
         std::memcpy(last, x + 32 * whole, static_cast<size_t>(count - 32 * whole) * sizeof(float));
-        quantize_block(last, static_cast<int>(whole % 8), order, out[whole / 8]);
+        quantize_block(last, static_cast<int>(whole % 8), order, out[whole / 8], rest_of(whole));
     }
 }
 

@@ -49,7 +49,7 @@ def test_quantised_files_stay_close_to_the_reference(name: str, kv_bits: int, ti
     for prompt in PROMPTS:
         ids = GOLDEN[f"{prompt}.ids"]
         got, want = model.logits(ids), reference.logits(ids)
-        assert kl_divergence(got, want).max() <= 1e-3
+        assert kl_divergence(got, want).mean() <= 1e-4
         top = want.topk(2).values
         sure = top[:, 0] - top[:, 1] > 0.05
         assert sure.any()

@@ -46,7 +46,7 @@ def floats_of(name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def quantised(x: np.ndarray) -> np.ndarray:
-    """x as the products see it: blocks of 32 in 8 bits with a float32 scale; float64 [T, K]."""
+    """x as experts see it: blocks of 32 in 8 bits with a float32 scale; float64 [T, K]."""
     tokens, cols = x.shape
     blocks = np.zeros((tokens, (cols + 31) // 32 * 32), np.float32)
     blocks[:, :cols] = x
@@ -57,10 +57,16 @@ def quantised(x: np.ndarray) -> np.ndarray:
     return (codes * (largest / np.float32(127)).astype(np.float64)).reshape(tokens, -1)[:, :cols]
 
 
+def finely_quantised(x: np.ndarray) -> np.ndarray:
+    """x as all other products see it: quantised, and what is left of it quantised again; float64 [T, K]."""
+    first = quantised(x)
+    return first + quantised((x - first).astype(np.float32))
+
+
 def model(name: str, rows: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """rows [N] times x [T, K] in float64, [T, N], and the sums of magnitudes that rounding is measured by."""
     w = floats_of(name, rows)
-    q = x.astype(np.float64) if name in FLOATS else quantised(x)
+    q = x.astype(np.float64) if name in FLOATS else finely_quantised(x)
     return q @ w.T, np.abs(q) @ np.abs(w).T
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from block_rows import ISAS, bits, rows_of, weight
+from block_rows import FLOATS, ISAS, bits, quantised, rows_of, weight
 
 from jubako import _cpu
+from jubako.quant import BY_ID
 
 HIDDEN, WIDTH, EXPERTS, CHOSEN = 512, 320, 9, 4
 
@@ -72,6 +73,12 @@ def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
 
 
+def product(w: _cpu.Weight, x: np.ndarray, expert: int) -> np.ndarray:
+    """`linear` of what an expert sees of x: experts quantise it once, `linear` by itself more finely."""
+    seen = x if BY_ID[w.type].name in FLOATS else quantised(x).astype(np.float32)
+    return _cpu.linear(w, seen, expert=expert)
+
+
 def by_parts(layer: Mixture, x: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The same through `linear`, one token and one expert at a time, silu in float64."""
     out = np.zeros((len(x), layer.down.rows), np.float32)
@@ -83,8 +90,8 @@ def by_parts(layer: Mixture, x: np.ndarray, ids: np.ndarray, weights: np.ndarray
             share = 1 / (1 + np.exp(-_cpu.linear(router, row)[0, 0].astype(np.float64)))
             uses.append((gate, up, down, 0, np.float32(share)))
         for gate, up, down, e, share in uses:
-            hidden = (silu(_cpu.linear(gate, row, expert=e)) * _cpu.linear(up, row, expert=e)).astype(np.float32)
-            out[t] = fused(np.float32(share), _cpu.linear(down, hidden, expert=e)[0], out[t])
+            hidden = (silu(product(gate, row, e)) * product(up, row, e)).astype(np.float32)
+            out[t] = fused(np.float32(share), product(down, hidden, e)[0], out[t])
     return out
 
 
