@@ -12,8 +12,12 @@ struct Group {
     int64_t expert, first, count;
 };
 
-constexpr int64_t hidden_rows = 32;  // rows of gate and up in one item: the block that is quantised when they are done
-constexpr int64_t output_rows = 32;  // rows of down in one item
+// Rows in one item of work: whole blocks of 32, since gate and up rows are quantised when they are done; long pieces when few
+// columns meet them, which memory likes, short ones when many do.
+int64_t rows_of_item(int64_t rows, int64_t uses) {
+    if (uses > 64) return 32;
+    return std::clamp<int64_t>(rows / (8 * threads()) / 32 * 32, 32, 160);
+}
 
 RowsTimesColumns rows_job(const Weight& w, int64_t expert, int64_t first, int64_t rows) {
     RowsTimesColumns job{};
@@ -24,6 +28,7 @@ RowsTimesColumns rows_job(const Weight& w, int64_t expert, int64_t first, int64_
     job.rows = rows;
     job.cols = w.cols;
     job.scale = w.scale_of(expert);
+    job.next = nullptr;
     return job;
 }
 
@@ -63,6 +68,7 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
     const int64_t units = units_of(hidden_cols), stride = units * 256;
     auto* hidden = scratch<XUnit>(Slot::hidden, all_uses * units);
     auto* hidden_floats = scratch<float>(Slot::hidden_floats, all_uses * stride);
+    const int64_t hidden_rows = rows_of_item(group_count * routed_rows, all_uses), output_rows = rows_of_item(height, all_uses);
     auto items_of = [&](const Group& g) { return ((g.expert < 0 ? shared_rows : routed_rows) + hidden_rows - 1) / hidden_rows; };
     const int64_t shared_items = shared ? items_of(groups[0]) : 0;
     const int64_t routed_items = (routed_rows + hidden_rows - 1) / hidden_rows;
@@ -90,6 +96,7 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
         job.columns = static_cast<int>(group.count);
         job.x = pointers;
         job.out = gate_out;
+        job.next = up.row(expert, first);
         JUBAKO_CALL(multiply(job));
         job = rows_job(up, expert, first, rows);
         job.columns = static_cast<int>(group.count);
@@ -106,12 +113,13 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
                 if (first + rows == gate.rows) std::fill(target + gate.rows, target + stride, 0.0f);
             } else {
                 XUnit* target = hidden + use * units;
-                std::fill(values + rows, values + hidden_rows, 0.0f);
+                const int64_t blocks = (rows + 31) / 32;
+                std::fill(values + rows, values + 32 * blocks, 0.0f);
                 const Order order = JUBAKO_CALL(order_of(down.type));
-                JUBAKO_CALL(quantize_blocks(values, first / 32, 1, order, target));
+                JUBAKO_CALL(quantize_blocks(values, first / 32, blocks, order, target));
                 if (first + rows == gate.rows) {  // zero blocks up to the end of the unit, and of a padded row of down
                     const float zeros[32] = {};
-                    for (int64_t block = first / 32 + 1; block < 8 * units; ++block)
+                    for (int64_t block = first / 32 + blocks; block < 8 * units; ++block)
                         JUBAKO_CALL(quantize_blocks(zeros, block, 1, order, target));
                 }
             }
@@ -144,6 +152,7 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
                 outputs[c] = product + use * output_rows - first;
             }
             RowsTimesColumns job = rows_job(down, std::max<int64_t>(group.expert, 0), first, rows);
+            if (g + 1 < group_count) job.next = weights.down->row(groups[g + 1].expert, first);
             job.columns = static_cast<int>(group.count);
             job.x = pointers;
             job.out = outputs;

@@ -27,6 +27,7 @@ struct RowsTimesColumns {
     float* const* out;
     int columns;
     float scale;
+    const uint8_t* next = nullptr;  // weights that this thread reads after these, if they lie elsewhere: called from memory early
 };
 
 // More columns than that go through panels (kernels/matrix.h), up to there every row is read once (kernels/vector.h).

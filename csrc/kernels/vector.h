@@ -101,6 +101,9 @@ inline __m256 step(const Unit& u, const XUnit& x, __m256 p) {
     return p;
 }
 
+// How far ahead of the unpacking weights are called from memory, in bytes: on through the rows, then through `next`.
+constexpr int prefetch_distance = 4096;
+
 template <class F, int columns>
 void vector_rows(const RowsTimesColumns& job, int first_column) {
     constexpr int unit_blocks = 256 / F::weights, unit_bytes = unit_blocks * F::bytes;
@@ -109,21 +112,17 @@ void vector_rows(const RowsTimesColumns& job, int first_column) {
     const XUnit* x[columns];
     for (int c = 0; c < columns; ++c) x[c] = static_cast<const XUnit*>(job.x[first_column + c]);
     alignas(64) uint8_t last[unit_bytes + 64] = {};
+    const uint8_t* end = job.weights + (job.first_row + job.rows) * job.row_stride;
+    const int64_t jump = job.next == nullptr ? 0 : job.next - end;
     for (int64_t row = job.first_row; row < job.first_row + job.rows; ++row) {
         const uint8_t* w = job.weights + row * job.row_stride;
         __m256 p[columns];
         for (int c = 0; c < columns; ++c) p[c] = _mm256_setzero_ps();
         Unit u;
         for (int64_t i = 0; i < units; ++i, w += unit_bytes) {
-            _mm_prefetch(reinterpret_cast<const char*>(w + 1024), _MM_HINT_T0);
-            _mm_prefetch(reinterpret_cast<const char*>(w + 1088), _MM_HINT_T0);
-            if (unit_bytes > 128) {
-                _mm_prefetch(reinterpret_cast<const char*>(w + 1152), _MM_HINT_T0);
-            }
-            if (unit_bytes > 192) {
-                _mm_prefetch(reinterpret_cast<const char*>(w + 1216), _MM_HINT_T0);
-                _mm_prefetch(reinterpret_cast<const char*>(w + 1280), _MM_HINT_T0);
-            }
+            const uint8_t* ahead = w + prefetch_distance;
+            if (ahead >= end) ahead += jump;
+            for (int line = 0; line < unit_bytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
             F::unpack(w, u);
             for (int c = 0; c < columns; ++c) p[c] = step<F>(u, x[c][i], p[c]);
         }
