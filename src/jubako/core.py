@@ -10,8 +10,19 @@ The network's sizes are `arch.config.Config`; stored tensors are `files.tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from .errors import RequestError
+
+
+def whole(name: str, value: object, low: int | None = None) -> int:
+    """An integer of any type, numpy's too, from `low` on. Raises RequestError, which calls it `name`."""
+    if not isinstance(value, Integral):
+        raise RequestError(f"{name} is {value!r:.50}; it must be an integer")
+    number = int(value)
+    if low is not None and number < low:
+        raise RequestError(f"{name} is {number}; it must be at least {low}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,12 @@ class SamplingParams:
             ("presence_penalty", -100.0, 100.0),
         ):
             value = getattr(self, name)
-            if not low <= value <= high:
+            if not isinstance(value, Integral if name == "top_k" else Real):
+                raise RequestError(f"{name} is {value!r:.50}; it must be a number")
+            if not low <= float(value) <= high:
                 raise RequestError(f"{name} is {value}; it must lie between {low} and {high}")
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole("seed", self.seed))
 
 
 class Token(int):

@@ -1,11 +1,15 @@
 """The library as its users call it: load, logits, generate, sessions, and what they refuse."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import jubako
+from jubako.engine.cpu import CpuExecutor
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
 IDS = np.load(TINY / "reference.npz")["0.ids"].tolist()
@@ -100,10 +104,86 @@ def test_an_early_interrupt_keeps_what_was_read(model: jubako.Model) -> None:
     assert list(model.generate([3] * 100, max_tokens=2, session=session)) == list(model.generate([3] * 100, max_tokens=2))
 
 
+def test_an_interrupt_within_a_pass_leaves_no_half_read_state(
+    model: jubako.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = model.session(context=256)
+    list(model.generate(IDS, max_tokens=2, session=session))
+    ops = model.executor.ops  # type: ignore[attr-defined]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "route", interrupted)  # the first layer has read the token, the others have not
+        with pytest.raises(KeyboardInterrupt):
+            session.decode(5)
+    assert session.ids == []
+    assert list(model.generate(IDS, max_tokens=4, session=session)) == list(model.generate(IDS, max_tokens=4))
+
+
+def test_two_answers_can_not_share_a_session_at_once(model: jubako.Model) -> None:
+    session = model.session(context=128)
+    first = model.generate(IDS, max_tokens=4, session=session)
+    next(first)
+    second = list(model.generate(IDS, max_tokens=4, session=session))
+    with pytest.raises(jubako.RequestError, match="used for something else"):
+        next(first)
+    assert second == list(model.generate(IDS, max_tokens=4))
+
+
+def test_a_second_thread_is_refused_while_a_session_reads(model: jubako.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = model.session(context=128)
+    forward = model.executor.forward
+
+    def meanwhile(*arguments: object, **options: object) -> np.ndarray:
+        with pytest.raises(jubako.RequestError, match="another thread"):
+            session.reset()
+        return forward(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(model.executor, "forward", meanwhile)
+    assert session.logits(IDS).shape == (len(IDS), 1024)
+
+
+def test_a_session_of_another_model_is_refused(model: jubako.Model) -> None:
+    other = jubako.load(TINY / "tiny-mixed.gguf")
+    with pytest.raises(jubako.RequestError, match="another model"):
+        model.generate(IDS, session=other.session(context=64))
+
+
+def test_tokens_that_the_vocabulary_does_not_name_have_no_text(
+    model: jubako.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = list(model.generate(IDS, max_tokens=3))
+    monkeypatch.setattr(model.tokenizer, "_tokens", model.tokenizer._tokens[: plain[0]])  # type: ignore[union-attr]
+    tokens = list(model.generate(IDS, max_tokens=3))
+    assert tokens == plain and tokens[0].text == ""
+
+
+def test_token_ids_may_be_integers_of_any_type(model: jubako.Model) -> None:
+    expected = model.logits(IDS[:5])
+    for ids in (np.array(IDS[:5], np.uint16), torch.tensor(IDS[:5]), (id for id in IDS[:5])):
+        assert torch.equal(model.logits(ids), expected)  # type: ignore[arg-type]
+
+
+def test_the_8_bit_cache_refuses_heads_it_can_not_hold() -> None:
+    config = jubako.load(TINY / "tiny-bf16.gguf").network.config
+    with pytest.raises(jubako.MachineError, match="heads of 48 do not fit the 8-bit cache"):
+        CpuExecutor(SimpleNamespace(config=replace(config, head_dim=48)), 1, 8)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ({"prompt": []}, "empty"),
+        ({"prompt": [1.5]}, "sequence of integers"),
+        ({"prompt": np.array([1.0, 2.0])}, "sequence of integers"),
+        ({"prompt": [[1, 2]]}, "sequence of integers"),
+        ({"prompt": b"12"}, "not text"),
+        ({"prompt": [1], "max_tokens": 2.5}, "max_tokens is 2.5; it must be an integer"),
+        ({"prompt": [1], "temperature": "1"}, "temperature is '1'; it must be a number"),
+        ({"prompt": [1], "top_k": 2.5}, "top_k is 2.5"),
+        ({"prompt": [1], "seed": "x"}, "seed is 'x'"),
         ({"prompt": [1024]}, "token id 1024 is outside the vocabulary of 1024"),
         ({"prompt": [-1]}, "token id -1"),
         ({"prompt": [1] * 9000}, "9000 tokens do not fit in the context of 8192"),
@@ -126,6 +206,8 @@ def test_what_is_refused_says_why(model: jubako.Model, arguments: dict[str, obje
         ({"threads": 0}, "threads is 0"),
         ({"context": 9000}, "context is 9000; this model takes 1 to 8192"),
         ({"context": 0}, "context is 0"),
+        ({"context": 1.5}, "context is 1.5"),
+        ({"threads": 1.5}, "threads is 1.5"),
     ],
 )
 def test_load_refuses_options_it_does_not_know(options: dict[str, object], says: str) -> None:
@@ -136,3 +218,9 @@ def test_load_refuses_options_it_does_not_know(options: dict[str, object], says:
 def test_a_missing_file_is_a_clear_error() -> None:
     with pytest.raises(jubako.JubakoError, match=r"nothing-here\.gguf"):
         jubako.load("nothing-here.gguf")
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "zero\0byte"])
+def test_a_name_that_no_file_can_have_is_a_clear_error(name: str) -> None:
+    with pytest.raises(jubako.FileFormatError, match="can't be read"):
+        jubako.load(name)

@@ -19,6 +19,8 @@ class CpuExecutor:
 
     def __init__(self, network: Network, threads: int | None, kv_bits: int) -> None:
         self.config = network.config
+        if kv_bits == 8 and self.config.head_dim % 32 and not all(self.config.recurrent):
+            raise MachineError(f"heads of {self.config.head_dim} do not fit the 8-bit cache; ask for kv_bits 16")
         self.ops = CpuOps(network, threads)
         self._kv_bits = kv_bits
 

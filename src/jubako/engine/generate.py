@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
 from ..core import GenerationStats, SamplingParams, Token
+from ..errors import RequestError
 from ..text.sampling import Sampler
 from ..text.tokenizer import StreamDecoder, Tokenizer
 from .session import Session
@@ -56,6 +57,7 @@ class Generation(Iterator[Token]):
         started = time.perf_counter()
         stats.cached_tokens = session.keep_prefix_of(prompt)
         logits = session.prefill(prompt[stats.cached_tokens :], progress)
+        changes = session.changes
         first = time.perf_counter()
         stats.prefill_seconds = first - started
         stats.finish_reason = "length"
@@ -68,8 +70,12 @@ class Generation(Iterator[Token]):
             sampler.accept(id)
             stats.generated_tokens += 1
             stats.decode_seconds = time.perf_counter() - first
-            yield Token(id, decoder.push(id) if decoder else "")
+            # the vocabulary may name fewer ids than the network has rows
+            yield Token(id, decoder.push(id) if decoder and id < decoder.vocab_size else "")
             if step + 1 < budget:
+                if session.changes != changes:
+                    raise RequestError("the session was used for something else meanwhile; give each answer its own")
                 logits = session.decode(id)
+                changes = session.changes
         self.rest = decoder.finish() if decoder else ""
         return stats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from ..arch.config import Config
 from ..arch.weights import Network, load_network
-from ..core import SamplingParams
+from ..core import SamplingParams, whole
 from ..errors import FileFormatError, RequestError
 from ..files import ModelFiles, open_model
 from ..text.template import ChatTemplate
@@ -48,7 +49,7 @@ def load(
         raise RequestError(f"device is {device!r}; it can be {', '.join(DEVICES)}")
     if kv_bits not in (8, 16):
         raise RequestError(f"kv_bits is {kv_bits}; it can be 8 or 16")
-    if threads is not None and not 1 <= threads <= 1024:
+    if threads is not None and not 1 <= whole("threads", threads) <= 1024:
         raise RequestError(f"threads is {threads}; it must lie between 1 and 1024")
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = open_model([Path(p) for p in paths])
@@ -83,7 +84,7 @@ class Model:
 
     def session(self, context: int | None = None) -> Session:
         """An empty sequence with room for `context` tokens (the model's by default)."""
-        return Session(self.executor, _context(self.config, context) if context else self.context, CHUNK)
+        return Session(self.executor, self.context if context is None else _context(self.config, context), CHUNK)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; spelled special tokens stay text. Raises RequestError without a vocabulary."""
@@ -126,8 +127,7 @@ class Model:
         tokens; an empty collection: never). With a `session` whose tokens begin the prompt only the rest is read.
         The other arguments are those of `core.SamplingParams`. Raises RequestError for values out of range.
         """
-        if max_tokens < 1:
-            raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")
+        max_tokens = whole("max_tokens", max_tokens, 1)
         params = SamplingParams(
             temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
         )
@@ -135,6 +135,8 @@ class Model:
         if stop_ids is None:
             stop_ids = self.tokenizer.eos_ids if self.tokenizer else ()
         session = session or self.session()
+        if session.executor is not self.executor:
+            raise RequestError("the session belongs to another model; make one with this model's session()")
         session.check_fits(ids)
         return Generation(session, ids, params, max_tokens, stop_ids, self.tokenizer, progress)
 
@@ -145,12 +147,19 @@ class Model:
 
 
 def _ids(ids: Sequence[int]) -> list[int]:
-    return [int(id) for id in ids]
+    """Token ids of any integer type, numpy's and torch's too, as Python's. A fraction is no id."""
+    if isinstance(ids, (str, bytes)):
+        raise RequestError("token ids were expected, not text; encode() makes them")
+    try:
+        return [index(id) for id in ids]
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"token ids must be a sequence of integers: {error}") from None
 
 
 def _context(config: Config, context: int | None) -> int:
     if context is None:
         return config.context_length
+    context = whole("context", context)
     if not 1 <= context <= config.context_length:
         raise RequestError(f"context is {context}; this model takes 1 to {config.context_length}")
     return context

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 
 import numpy as np
 
@@ -11,14 +13,20 @@ from .executor import Executor
 
 
 class Session:
-    """One sequence of tokens on one executor. Owns the state; `ids` are exactly the tokens the state has read."""
+    """One sequence of tokens on one executor. Owns the state; `ids` are exactly the tokens the state has read.
+
+    One caller at a time: a second thread gets a RequestError. `changes` counts reads and resets, so that a generation
+    notices when its session went on without it.
+    """
 
     def __init__(self, executor: Executor, context: int, chunk: int) -> None:
         self.executor = executor
         self.context = context
         self.chunk = chunk
         self.ids: list[int] = []
+        self.changes = 0
         self.state = executor.new_state(context)
+        self._busy = Lock()
 
     @property
     def length(self) -> int:
@@ -26,6 +34,11 @@ class Session:
 
     def reset(self) -> None:
         """Forget everything."""
+        with self._alone():
+            self._forget()
+
+    def _forget(self) -> None:
+        self.changes += 1
         self.ids = []
         self.state = self.executor.new_state(self.context)
 
@@ -41,7 +54,8 @@ class Session:
     def prefill(self, ids: Sequence[int], progress: Callable[[int], None] | None = None) -> np.ndarray:
         """Read `ids` in chunks; float32 logits [vocabulary] after the last. `progress` gets the tokens read so far.
 
-        Raises RequestError if they do not fit. When interrupted, the session holds the chunks that were really read.
+        Raises RequestError if they do not fit. Interrupted between chunks, the session holds those that were read;
+        interrupted within one it is empty, as some layers have read its tokens and others have not.
         """
         last: np.ndarray = self._read(ids, last_only=True, progress=progress)[-1][-1]
         return last
@@ -61,12 +75,28 @@ class Session:
         logits: list[np.ndarray] = []
         for start in range(0, len(ids), self.chunk):
             part = list(ids[start : start + self.chunk])
-            result = self.executor.forward(part, self.state, last_only=last_only)
-            self.ids.extend(part)
+            with self._alone():
+                self.changes += 1
+                try:
+                    result = self.executor.forward(part, self.state, last_only=last_only)
+                    self.ids.extend(part)
+                except BaseException:
+                    self._forget()
+                    raise
             logits = [result] if last_only else [*logits, result]
             if progress:
                 progress(start + len(part))
         return logits
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads out."""
+        if not self._busy.acquire(blocking=False):
+            raise RequestError("another thread is using this session; give each its own")
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def check_fits(self, ids: Sequence[int], start: int = 0) -> None:
         """Raise RequestError unless `ids` are valid tokens and fit in the context from position `start` on."""

@@ -154,6 +154,7 @@ class StreamDecoder:
     """
 
     def __init__(self, tokenizer: Tokenizer, special: bool = False) -> None:
+        self.vocab_size = tokenizer.vocab_size
         self._tokenizer = tokenizer
         self._special = special
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
