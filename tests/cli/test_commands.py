@@ -1,13 +1,17 @@
 """The commands as a shell calls them: output, exit codes, and errors without a traceback."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jubako.cli import _explain
 from jubako.cli.start import arguments
+from jubako.cli.stream import _BetweenTokens
+from jubako.errors import TemplateError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
 MODEL = str(TINY / "tiny-bf16.gguf")
@@ -106,3 +110,51 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 )
 def test_what_start_means(given: list[str], terminal: bool, means: list[str]) -> None:
     assert arguments(given, terminal) == means
+
+
+def test_a_terminal_without_utf8_and_garbage_on_standard_input_are_no_errors(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(bytes(range(256)))
+    with garbage.open("rb") as stdin:
+        result = subprocess.run(
+            [sys.executable, "-m", "jubako.cli", "run", "-m", MODEL, "-n", "40"],
+            stdin=stdin,
+            capture_output=True,
+            timeout=120,
+            env={**os.environ, "PYTHONIOENCODING": "ascii:strict", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.isascii() and b"answer 40 tokens" in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_said_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "jubako.cli", "run", "-m", MODEL, "-n", "2", "Hi"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert result.returncode == 1
+    assert "jubako: [Errno 28]" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_text_of_a_file_can_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        _explain(TemplateError("\x1b]0;owned\x07 refused"))
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "jubako: ?]0;owned? refused\n"
+
+
+def test_an_interrupt_waits_for_the_token_at_work() -> None:
+    with pytest.raises(KeyboardInterrupt), _BetweenTokens() as interrupt:
+        interrupt.after_token()
+        signal.raise_signal(signal.SIGINT)  # held back
+        interrupt.after_token()
+    with pytest.raises(KeyboardInterrupt), _BetweenTokens():
+        signal.raise_signal(signal.SIGINT)  # while the prompt is read: at once
+        pytest.fail("the interrupt was lost")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -158,13 +160,31 @@ def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: i
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 an error that was explained, 2 wrong usage, 130 interrupted."""
+    _prepare_streams()
     try:
         app(args=arguments, prog_name="jubako")
     except JubakoError as error:
-        print(f"jubako: {error}", file=sys.stderr)
-        sys.exit(1)
+        _explain(error)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder that does not exist
+        _explain(error)
+
+
+def _prepare_streams() -> None:
+    """Terminals without UTF-8 and input that is none must not end a command; nor must closed streams."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _explain(error: Exception) -> NoReturn:
+    """Say it in one line; a file's own text in it must not speak to the terminal."""
+    print(f"jubako: {''.join(c if c.isprintable() else '?' for c in str(error))}", file=sys.stderr)
+    sys.exit(1)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..core import SamplingParams
 from ..engine.model import Model
-from ..errors import RequestError
+from ..errors import JubakoError
 from .stream import figures, stream_answer
 
 HELP = """/think   let the model think before it answers, or stop that
@@ -70,7 +70,7 @@ class Chat:
         try:
             ids = self.model.encode_chat(messages, enable_thinking=self.think)
             reply, stats = stream_answer(self.model, ids, self.params, self.max_tokens, self.session)
-        except RequestError as error:
+        except JubakoError as error:
             self.console.print(f"{error} (/reset starts anew)", style="yellow", markup=False)
             return
         self.messages = [*messages, {"role": "assistant", "content": reply}]

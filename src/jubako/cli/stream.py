@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -37,10 +39,12 @@ def stream_answer(
     if console.is_terminal and len(prompt) > 256:
         bar.start()
     try:
-        for token in generation:
-            bar.stop()
-            pieces.append(token.text)
-            _write(token.text)
+        with _BetweenTokens() as interrupt:
+            for token in generation:
+                bar.stop()
+                pieces.append(token.text)
+                _write(token.text)
+                interrupt.after_token()
         pieces.append(generation.rest)
         _write(generation.rest)
     except KeyboardInterrupt:
@@ -50,6 +54,34 @@ def stream_answer(
         bar.stop()
     _write("\n")
     return "".join(pieces), generation.stats
+
+
+class _BetweenTokens:
+    """Holds Ctrl-C back until the token at work is out, so that the session stays whole and need not be read again.
+
+    While the prompt is read, and when pressed twice, Ctrl-C acts at once.
+    """
+
+    def __enter__(self) -> _BetweenTokens:
+        self._decoding = self._asked = False
+        self._main = threading.current_thread() is threading.main_thread()
+        if self._main:
+            self._before = signal.signal(signal.SIGINT, self._pressed)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._before)
+
+    def after_token(self) -> None:
+        self._decoding = True
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _pressed(self, *_: object) -> None:
+        if not self._decoding or self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
 
 
 def figures(stats: GenerationStats) -> str:

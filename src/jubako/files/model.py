@@ -87,6 +87,13 @@ def open_model(paths: Sequence[Path | str] | Path | str) -> ModelFiles:
     given = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
     if not given:
         refuse(Path("."), "no model file was given")
+    for path in given:
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # reported below, with what was expected
+        except (OSError, ValueError) as error:  # a name too long or with a zero byte, a folder that can't be entered
+            refuse(path, f"can't be read: {error!s:.200}")
     given = [file for path in given for file in _expand(path)]
     if any(path.suffix == ".safetensors" or path.name == INDEX or path.is_dir() for path in given):
         if len(given) > 1:
