@@ -141,6 +141,7 @@ def test_hostile_values_are_refused_or_harmless(files: ModelFiles, key: str) -> 
         ({"expert_feed_forward_length": [64, 32, 64, 64]}, "expert_feed_forward_length"),
         ({"hyper_connection__count": 1}, "hyper_connection.count is 1"),
         ({"attention__indexer__top_k": 66}, "top_k is 66.*block size 4"),
+        ({"attention__indexer__top_k": 1 << 24}, "top_k is 16777216"),  # its lists of blocks would fill the memory
         ({"attention__compress_ratios": [0, 0, 4]}, "compress_ratios.*4 layers"),
         ({"attention__recurrent_layers": [1, 1]}, "recurrent_layers.*4 layers"),
         ({"attention__recurrent_layers": [2, 1, 1, 0]}, "recurrent_layers"),

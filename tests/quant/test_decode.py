@@ -105,3 +105,15 @@ def test_errors_say_what_is_wrong() -> None:
         block_type(66)
     with pytest.raises(FileFormatError, match="got float32"):
         decode("Q8_0", np.zeros(34, np.float32))  # type: ignore[arg-type]
+
+
+def test_strided_blocks_decode_like_their_copies() -> None:
+    blocks = np.random.default_rng(0).integers(0, 120, (3, 36), dtype=np.uint8)
+    expected = decode("Q4_0", np.ascontiguousarray(blocks[:, ::2]))
+    assert np.array_equal(decode("Q4_0", blocks[:, ::2]), expected, equal_nan=True)
+    assert np.array_equal(decode("Q4_0", memoryview(blocks[0].tobytes())[::2]), expected[0], equal_nan=True)
+
+
+def test_what_is_no_array_of_bytes_is_refused() -> None:
+    with pytest.raises(FileFormatError, match="an array of bytes"):
+        decode("Q4_0", [1, 2, 3])

@@ -138,7 +138,7 @@ def _index(
         ratios.append(ratio)
     if not any(ratios):
         return 0, 0, 0, tuple(ratios)
-    budget = meta.whole("attention.indexer.top_k", high=1 << 24)
+    budget = meta.whole("attention.indexer.top_k", high=1 << 18)
     for ratio in set(ratios) - {0}:
         if budget % ratio:
             raise meta.refuse("attention.indexer.top_k", budget, f"it must be a multiple of the block size {ratio}")

@@ -90,17 +90,18 @@ def decode(which: BlockType | int | str, data: Any) -> Any:
     if torch is not None and isinstance(data, torch.Tensor):
         return torch.from_numpy(_decode(kind, data.cpu().numpy())).to(data.device)
     if isinstance(data, (bytes, bytearray, memoryview)):
-        data = np.frombuffer(data, np.uint8)
+        data = np.frombuffer(data if memoryview(data).c_contiguous else bytes(data), np.uint8)
     return _decode(kind, data)
 
 
 def _decode(kind: BlockType, data: NDArray[np.uint8]) -> Floats:
-    if data.dtype != np.uint8 or data.ndim == 0:
-        raise FileFormatError(f"{kind.name} blocks are an array of bytes (uint8), got {data.dtype} {data.shape}")
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim == 0:
+        got = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        raise FileFormatError(f"{kind.name} blocks are an array of bytes (uint8), got {got}")
     if data.shape[-1] % kind.bytes:
         raise FileFormatError(f"{data.shape[-1]} bytes are not made of whole {kind.name} blocks of {kind.bytes}")
     count = data.shape[-1] // kind.bytes
-    blocks = data.reshape(-1, kind.bytes) if count else np.empty((0, kind.bytes), np.uint8)
+    blocks = np.ascontiguousarray(data).reshape(-1, kind.bytes) if count else np.empty((0, kind.bytes), np.uint8)
     out = np.empty((len(blocks), kind.weights), np.float32)
     decoder, step = _DECODERS[kind.name], max(1, _CHUNK // kind.weights)
     with np.errstate(invalid="ignore", over="ignore"):
