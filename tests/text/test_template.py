@@ -325,6 +325,7 @@ def test_names_of_tokens_are_the_templates_own() -> None:
     ("source", "says"),
     [
         ("{{ raise_exception('no ' ~ messages[0].role) }}", "no user"),
+        ("{{ raise_exception('\x1b]0;owned\x07') }}", r"failed: \?]0;owned\?"),
         ("{{ messages[0].content.a.b }}", "a"),
         ("{% for x in %}", "line 1"),
         ("{% include '/etc/passwd' %}", "loader"),

@@ -120,7 +120,8 @@ class ChatTemplate:
             except (OSError, ValueError) as error:
                 raise TemplateError(f"the chat template's process ended: {error}") from None
         if "error" in answer:
-            raise TemplateError(f"the chat template failed: {answer['error']}")
+            said = "".join(c if c.isprintable() else "?" for c in answer["error"])  # not to the terminal
+            raise TemplateError(f"the chat template failed: {said}")
         return answer["text"], [(start, end) for start, end in answer["spans"]]
 
     def _setup(self) -> bytes:
