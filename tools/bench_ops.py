@@ -61,10 +61,10 @@ def gdn(tokens: int) -> None:
         normal(channels, TAPS), normal(VALUE_HEADS), -np.abs(normal(VALUE_HEADS)), normal(GDN_DIM), KEY_HEADS, 1e-6
     )
     states = [kernel.new_state() for _ in range(36)]
-    inputs = [normal(tokens, n) for n in (channels, VALUE_HEADS * GDN_DIM, VALUE_HEADS, VALUE_HEADS)]
-    report("gdn, one state", lambda: kernel.run(*inputs, states[0]), tokens)
+    qkv, z, beta, alpha = (normal(tokens, n) for n in (channels, VALUE_HEADS * GDN_DIM, VALUE_HEADS, VALUE_HEADS))
+    report("gdn, one state", lambda: kernel.run(qkv, z, beta, alpha, states[0]), tokens)
     turn = iter(range(10**9))
-    report("gdn, 36 layers' states in turn", lambda: kernel.run(*inputs, states[next(turn) % 36]), tokens)
+    report("gdn, 36 layers' states in turn", lambda: kernel.run(qkv, z, beta, alpha, states[next(turn) % 36]), tokens)
 
 
 def attention(tokens: int, depth: int) -> None:
@@ -78,8 +78,10 @@ def attention(tokens: int, depth: int) -> None:
             kernel.prepare(q, k, v, state, start)
             indexer.update(normal(512, INDEX_DIM), state, start)
 
-        def prepare(state: _cpu.AttentionState = state, part: tuple[np.ndarray, ...] = (q, k, v)) -> None:
-            kernel.prepare(*(x[:tokens] for x in part), state, depth)
+        def prepare(
+            state: _cpu.AttentionState = state, q: np.ndarray = q, k: np.ndarray = k, v: np.ndarray = v
+        ) -> None:
+            kernel.prepare(q[:tokens], k[:tokens], v[:tokens], state, depth)
             state.truncate(depth)
 
         report(f"attention_prepare, {bits} bit", prepare, tokens)

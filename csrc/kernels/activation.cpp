@@ -54,10 +54,13 @@ inline void quantize_block(const float* x, int block, Order order, XUnit& out, f
     for (int half = 0; half < 2; ++half)
         for (int r = 0; r < 4; ++r) std::memcpy(out.q + 64 * r + 8 * block + 4 * half, &dwords[4 * half + r], 4);
     out.d[block] = d;
-    out.s[block] = d * static_cast<float>(sum0 + sum1);
-    out.sum16[2 * block] = -128 * sum0;
-    out.sum16[2 * block + 1] = -128 * sum1;
-    out.sum32[block] = -128 * (sum0 + sum1);
+    // beyond any number when the block holds a NaN or an infinity, whose d makes every product one: let them wrap
+    auto times128 = [](unsigned sum) { return static_cast<int32_t>(-128u * sum); };
+    const unsigned sum = static_cast<unsigned>(sum0) + static_cast<unsigned>(sum1);
+    out.s[block] = d * static_cast<float>(static_cast<int32_t>(sum));
+    out.sum16[2 * block] = times128(static_cast<unsigned>(sum0));
+    out.sum16[2 * block + 1] = times128(static_cast<unsigned>(sum1));
+    out.sum32[block] = times128(sum);
 }
 
 }  // namespace

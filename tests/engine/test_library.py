@@ -101,7 +101,9 @@ def test_an_early_interrupt_keeps_what_was_read(model: jubako.Model) -> None:
     with pytest.raises(KeyboardInterrupt):
         list(model.generate([3] * 100, session=session, progress=stop))
     assert session.ids == [3] * 32
-    assert list(model.generate([3] * 100, max_tokens=2, session=session)) == list(model.generate([3] * 100, max_tokens=2))
+    assert list(model.generate([3] * 100, max_tokens=2, session=session)) == list(
+        model.generate([3] * 100, max_tokens=2)
+    )
 
 
 def test_an_interrupt_within_a_pass_leaves_no_half_read_state(

@@ -102,7 +102,9 @@ def written_product(name: str, row: np.ndarray, x: np.ndarray) -> tuple[Fraction
         largest = np.abs(xb).max()
         d = Fraction(float(largest / np.float32(127)))
         q = np.rint(xb * (np.float32(127) / largest)).astype(np.int64)
-        rest[32 * b : 32 * b + 32] = [float(float32(Fraction(float(v)) - int(k) * d)) for v, k in zip(xb, q, strict=True)]
+        rest[32 * b : 32 * b + 32] = [
+            float(float32(Fraction(float(v)) - int(k) * d)) for v, k in zip(xb, q, strict=True)
+        ]
         factor = Fraction(float(raw[:2].view(np.float16)[0]))
         if name == "Q8_0":
             codes = raw[2:].view(np.int8).astype(np.int64)

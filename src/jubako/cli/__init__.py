@@ -48,7 +48,9 @@ Think = Annotated[bool, typer.Option("--think/--no-think", help="Let the model t
 def run(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; read from standard input when left out.")] = None,
     model: Files = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text as it stands, without the chat template.")
+    ] = False,
     think: Think = False,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     max_tokens: MaxTokens = 256,
@@ -152,7 +154,7 @@ def bench(
     command(files, depths, prompt, tokens, repeat, device, threads, kv_bits, fill, isa, json)
 
 
-def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None) -> "Model":
+def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None) -> Model:
     from .open import open_with_status
 
     return open_with_status(files, device, threads, kv_bits, context)

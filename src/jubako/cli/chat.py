@@ -21,9 +21,7 @@ HELP = """/think   let the model think before it answers, or stop that
 class Chat:
     """The loop. Owns the messages and one session, so that each turn reads only what is new."""
 
-    def __init__(
-        self, model: Model, params: SamplingParams, max_tokens: int, think: bool, system: str | None
-    ) -> None:
+    def __init__(self, model: Model, params: SamplingParams, max_tokens: int, think: bool, system: str | None) -> None:
         self.model, self.params, self.max_tokens, self.think = model, params, max_tokens, think
         self.first = [{"role": "system", "content": system}] if system else []
         self.messages = list(self.first)

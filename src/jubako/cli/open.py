@@ -9,7 +9,10 @@ from rich.console import Console
 from ..engine.model import Model, load
 from ..errors import RequestError
 
-NOTE = "No model named (-m FILE): using the tiny random network of the test data. It shows that all works; its text means nothing."
+NOTE = (
+    "No model named (-m FILE): using the tiny random network of the test data. "
+    "It shows that all works; its text means nothing."
+)
 
 
 def small_model() -> Path:

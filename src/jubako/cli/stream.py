@@ -21,7 +21,12 @@ def stream_answer(
     """Write the answer to standard output as it comes; the whole text and its figures. Ctrl-C ends the answer early."""
     console = Console(stderr=True)
     bar = Progress(
-        TextColumn("Reading the prompt"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True
+        TextColumn("Reading the prompt"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
     )
     task = bar.add_task("", total=len(prompt))
     generation = model.generate(

@@ -29,8 +29,8 @@ class CpuExecutor:
         needed, free = cache_bytes(self.config, context, self._kv_bits), psutil.virtual_memory().available
         if needed > free:
             raise MachineError(
-                f"a context of {context} tokens needs {needed / 1e9:.1f} GB for keys and values, and {free / 1e9:.1f} GB "
-                "of memory are free; ask for a smaller context"
+                f"a context of {context} tokens needs {needed / 1e9:.1f} GB for keys and values, and "
+                f"{free / 1e9:.1f} GB of memory are free; ask for a smaller context"
             )
         return self.ops.new_state(context, self._kv_bits)
 

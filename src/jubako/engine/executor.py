@@ -1,6 +1,6 @@
 """What runs the network: the same three verbs whatever the device.
 
-`forward` feeds tokens to a state and gives logits; everything above (sessions, generation, the server) speaks only this.
+`forward` feeds tokens to a state and gives logits; everything above (sessions, generation) speaks only this.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ class Executor(Protocol):
         """An empty state with room for `context` tokens. Raises MachineError if that does not fit in memory."""
 
     def forward(self, ids: Sequence[int], state: State, *, last_only: bool) -> np.ndarray:
-        """Feed `ids` at the end of `state`; float32 logits [1, vocabulary] of the last token or [len(ids), vocabulary]."""
+        """Feed `ids` at the end of `state`; float32 logits [len(ids), vocabulary], or [1, vocabulary] of the last."""

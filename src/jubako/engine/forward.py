@@ -1,4 +1,4 @@
-"""The network as a page of calls to a device's instruction set. `arch.reference.model` is the same page in float32 torch."""
+"""The network as a page of calls to a device's instruction set; `arch.reference.model` is the same page in torch."""
 
 from __future__ import annotations
 

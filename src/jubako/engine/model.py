@@ -91,7 +91,7 @@ class Model:
         return self._need_tokenizer().encode(text)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
-        """Token ids of a chat through the model's template; `options` go to the template (tools, enable_thinking, …)."""
+        """Token ids of a chat through the model's template; `options` go there (tools, enable_thinking, …)."""
         self._need_tokenizer()
         assert self.template is not None
         return self.template.encode(messages, **options)
