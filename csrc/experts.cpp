@@ -12,11 +12,11 @@ struct Group {
     int64_t expert, first, count;
 };
 
-// Rows in one item of work: whole blocks of 32, since gate and up rows are quantised when they are done; long pieces when few
-// columns meet them, which memory likes, short ones when many do.
+// Rows in one item of work: whole blocks of 32, since gate and up rows are quantised when they are done; as many as leave
+// every thread some items, because memory likes long pieces and the columns of an expert stay near from one panel to the next.
 int64_t rows_of_item(int64_t rows, int64_t uses) {
-    if (uses > 64) return 32;
-    return std::clamp<int64_t>(rows / (8 * threads()) / 32 * 32, 32, 160);
+    const int64_t product_rows = (int64_t{1} << 20) / std::max<int64_t>(uses, 1);  // 4 MB of products
+    return std::clamp<int64_t>(std::min(rows / (8 * threads()), product_rows) / 32 * 32, 32, 160);
 }
 
 RowsTimesColumns rows_job(const Weight& w, int64_t expert, int64_t first, int64_t rows) {
@@ -68,7 +68,7 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
     const int64_t units = units_of(hidden_cols), stride = units * 256;
     auto* hidden = scratch<XUnit>(Slot::hidden, all_uses * units);
     auto* hidden_floats = scratch<float>(Slot::hidden_floats, all_uses * stride);
-    const int64_t hidden_rows = rows_of_item(group_count * routed_rows, all_uses), output_rows = rows_of_item(height, all_uses);
+    const int64_t hidden_rows = rows_of_item(group_count * routed_rows, 0), output_rows = rows_of_item(height, all_uses);
     auto items_of = [&](const Group& g) { return ((g.expert < 0 ? shared_rows : routed_rows) + hidden_rows - 1) / hidden_rows; };
     const int64_t shared_items = shared ? items_of(groups[0]) : 0;
     const int64_t routed_items = (routed_rows + hidden_rows - 1) / hidden_rows;

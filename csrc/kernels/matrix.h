@@ -51,26 +51,34 @@ inline void store_lanes(float* p, LanesF x) { _mm256_storeu_ps(p, x); }
 
 template <class F, int columns>
 inline void dot_group(const uint8_t* codes, const int8_t* const (&x)[columns], Lanes32 (&acc)[columns][2]) {
-    constexpr int reach = F::wide ? 32512 : 2 * 127 * F::largest;
+    constexpr int reach = 2 * 127 * F::largest;
     constexpr int together = 4 * reach <= 32767 ? 4 : 2 * reach <= 32767 ? 2 : 1;  // dwords whose 16-bit sums fit
     const __m256i ones = _mm256_set1_epi16(1);
-    for (int k = 0; k < 4; k += together)
-        for (int v = 0; v < 2; ++v) {
-            __m256i w[together], magnitude[together];
-            for (int i = 0; i < together; ++i) {
-                w[i] = load32(codes + 64 * (k + i) + 32 * v);
-                magnitude[i] = F::wide ? _mm256_abs_epi8(w[i]) : w[i];
-            }
+    if constexpr (F::wide) {
+        for (int k = 0; k < 4; ++k) {
+            const __m256i w0 = load32(codes + 64 * k), w1 = load32(codes + 64 * k + 32);
+            const __m256i magnitude0 = _mm256_abs_epi8(w0), magnitude1 = _mm256_abs_epi8(w1);
             for (int c = 0; c < columns; ++c) {
-                __m256i sum = _mm256_setzero_si256();
-                for (int i = 0; i < together; ++i) {
-                    __m256i xs = lanes(read<int>(x[c] + 64 * (k + i)));
-                    __m256i product = _mm256_maddubs_epi16(magnitude[i], F::wide ? _mm256_sign_epi8(xs, w[i]) : xs);
-                    sum = i == 0 ? product : _mm256_add_epi16(sum, product);
-                }
-                acc[c][v] = _mm256_add_epi32(acc[c][v], _mm256_madd_epi16(sum, ones));
+                const __m256i xs = lanes(read<int>(x[c] + 64 * k));
+                const __m256i product0 = _mm256_maddubs_epi16(magnitude0, _mm256_sign_epi8(xs, w0));
+                const __m256i product1 = _mm256_maddubs_epi16(magnitude1, _mm256_sign_epi8(xs, w1));
+                acc[c][0] = _mm256_add_epi32(acc[c][0], _mm256_madd_epi16(product0, ones));
+                acc[c][1] = _mm256_add_epi32(acc[c][1], _mm256_madd_epi16(product1, ones));
             }
         }
+    } else {
+        for (int k = 0; k < 4; k += together)
+            for (int v = 0; v < 2; ++v) {
+                __m256i w[together];
+                for (int i = 0; i < together; ++i) w[i] = load32(codes + 64 * (k + i) + 32 * v);
+                for (int c = 0; c < columns; ++c) {
+                    __m256i sum = _mm256_maddubs_epi16(w[0], lanes(read<int>(x[c] + 64 * k)));
+                    for (int i = 1; i < together; ++i)
+                        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], lanes(read<int>(x[c] + 64 * (k + i)))));
+                    acc[c][v] = _mm256_add_epi32(acc[c][v], _mm256_madd_epi16(sum, ones));
+                }
+            }
+    }
 }
 
 #endif

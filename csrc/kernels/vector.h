@@ -101,6 +101,66 @@ inline __m256 step(const Unit& u, const XUnit& x, __m256 p) {
     return p;
 }
 
+#ifdef JUBAKO_AVX512
+
+// One unit meets two columns, whose partial sums share a register: those of the first in its lower half.
+struct Pair {
+    __m512 p = _mm512_setzero_ps();
+    float first() const { return tree(_mm512_castps512_ps256(p)); }
+    float second() const { return tree(_mm512_extractf32x8_ps(p, 1)); }
+};
+inline __m512 halves(__m256 low, __m256 high) { return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1); }
+inline __m512 even_of(__m512 a, __m512 b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), b);
+}
+inline __m512 odd_of(__m512 a, __m512 b) {
+    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31), b);
+}
+inline __m512 scaled(V x, V scale) { return _mm512_mul_ps(_mm512_cvtepi32_ps(x), _mm512_castsi512_ps(scale)); }
+
+template <class F>
+inline void step(const Unit& u, const XUnit& x, const XUnit& y, Pair& sum) {
+    const V dot_x = dots<F>(u.c, x), dot_y = dots<F>(u.c, y);
+    const __m512 d = halves(_mm256_load_ps(x.d), _mm256_load_ps(y.d)), factor = halves(u.factor, u.factor);
+    __m512 p = sum.p;
+    if constexpr (F::scales == Scales::group) {
+        const __m512 a = scaled(dot_x, u.scale), b = scaled(dot_y, u.scale);
+        p = _mm512_fmadd_ps(_mm512_add_ps(even_of(a, b), odd_of(a, b)), _mm512_mul_ps(factor, d), p);
+    } else {
+        const __m512 a = _mm512_castsi512_ps(dot_x), b = _mm512_castsi512_ps(dot_y);
+        const V even = _mm512_castps_si512(even_of(a, b)), odd = _mm512_castps_si512(odd_of(a, b));
+        if constexpr (F::scales == Scales::two_floats) {
+            p = _mm512_fmadd_ps(_mm512_cvtepi32_ps(even), _mm512_mul_ps(factor, d), p);
+            p = _mm512_fmadd_ps(_mm512_cvtepi32_ps(odd), _mm512_mul_ps(halves(u.factor1, u.factor1), d), p);
+        } else {
+            p = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(even, odd)), _mm512_mul_ps(factor, d), p);
+        }
+    }
+    if constexpr (F::minimum == Minimum::block)
+        p = _mm512_fmadd_ps(halves(u.offset, u.offset), halves(_mm256_load_ps(x.s), _mm256_load_ps(y.s)), p);
+    if constexpr (F::minimum == Minimum::group) {
+        const __m512 a = scaled(load64(x.sum16), u.minimum), b = scaled(load64(y.sum16), u.minimum);
+        const __m512 minima = _mm512_mul_ps(_mm512_add_ps(even_of(a, b), odd_of(a, b)), _mm512_set1_ps(-1.0f / 128));
+        p = _mm512_fmadd_ps(minima, _mm512_mul_ps(halves(u.offset, u.offset), d), p);
+    }
+    sum.p = p;
+}
+
+#else
+
+struct Pair {
+    __m256 x = _mm256_setzero_ps(), y = _mm256_setzero_ps();
+    float first() const { return tree(x); }
+    float second() const { return tree(y); }
+};
+template <class F>
+inline void step(const Unit& u, const XUnit& x, const XUnit& y, Pair& sum) {
+    sum.x = step<F>(u, x, sum.x);
+    sum.y = step<F>(u, y, sum.y);
+}
+
+#endif
+
 // How far ahead of the unpacking weights are called from memory, in bytes: on through the rows, then through `next`.
 constexpr int prefetch_distance = 4096;
 
@@ -116,22 +176,29 @@ void vector_rows(const RowsTimesColumns& job, int first_column) {
     const int64_t jump = job.next == nullptr ? 0 : job.next - end;
     for (int64_t row = job.first_row; row < job.first_row + job.rows; ++row) {
         const uint8_t* w = job.weights + row * job.row_stride;
-        __m256 p[columns];
-        for (int c = 0; c < columns; ++c) p[c] = _mm256_setzero_ps();
+        Pair pairs[columns / 2 + 1];
+        __m256 single = _mm256_setzero_ps();
         Unit u;
+        auto meet = [&](int64_t unit) __attribute__((always_inline)) {
+            for (int c = 0; c + 1 < columns; c += 2) step<F>(u, x[c][unit], x[c + 1][unit], pairs[c / 2]);
+            if (columns % 2 == 1) single = step<F>(u, x[columns - 1][unit], single);
+        };
         for (int64_t i = 0; i < units; ++i, w += unit_bytes) {
             const uint8_t* ahead = w + prefetch_distance;
             if (ahead >= end) ahead += jump;
             for (int line = 0; line < unit_bytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
             F::unpack(w, u);
-            for (int c = 0; c < columns; ++c) p[c] = step<F>(u, x[c][i], p[c]);
+            meet(i);
         }
         if (rest > 0) {  // the row ends inside of a unit: zero blocks follow
             std::memcpy(last, w, static_cast<size_t>(rest) * F::bytes);
             F::unpack(last, u);
-            for (int c = 0; c < columns; ++c) p[c] = step<F>(u, x[c][units], p[c]);
+            meet(units);
         }
-        for (int c = 0; c < columns; ++c) job.out[first_column + c][row] = tree(p[c]) * job.scale;
+        for (int c = 0; c < columns; ++c) {
+            const float y = columns % 2 == 1 && c == columns - 1 ? tree(single) : c % 2 == 0 ? pairs[c / 2].first() : pairs[c / 2].second();
+            job.out[first_column + c][row] = y * job.scale;
+        }
     }
 }
 
