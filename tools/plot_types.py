@@ -33,7 +33,7 @@ def draw(rows: list[tuple[str, list[float]]], out: Path) -> None:
     places = range(len(rows))
     for panel, title, first in zip(panels, ("decode", "prompt"), (0, 2), strict=True):
         panel.barh([y - 0.2 for y in places], [row[1][first] for row in rows], 0.4, label="Jubako", color="#b5382a")
-        panel.barh([y + 0.2 for y in places], [row[1][first + 1] for row in rows], 0.4, label="llama.cpp", color="#8a8a8a")
+        panel.barh([y + 0.2 for y in places], [row[1][first + 1] for row in rows], 0.4, label="llama.cpp", color="#888")
         panel.set_title(f"{title}, tokens/s")
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(list(places), [row[0] for row in rows])
