@@ -6,6 +6,12 @@
 
 namespace jubako::JUBAKO_ISA {
 
+// Keeps a compiler from taking the numbers out of the registers they were stored from, which is slower than loading them.
+template <class Array>
+inline void through_memory(Array& array) {
+    asm volatile("" : "+m"(array));
+}
+
 // Grids of eight weights. Lane b of index[r] numbers the entry of weights 32b + 8r … + 7; vector r of `g` gets those of all blocks.
 inline void eights(const uint64_t* grid, const __m256i index[4], V g[4]) {
 #ifdef JUBAKO_AVX512
@@ -13,13 +19,12 @@ inline void eights(const uint64_t* grid, const __m256i index[4], V g[4]) {
 #else
     alignas(32) uint32_t at[32];
     for (int r = 0; r < 4; ++r) _mm256_store_si256(reinterpret_cast<__m256i*>(at + 8 * r), index[r]);
-    auto four = [&](const uint32_t* i) {
-        __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(grid + i[0]));
-        __m128i high = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(grid + i[2]));
-        low = _mm_insert_epi64(low, static_cast<long long>(grid[i[1]]), 1);
-        high = _mm_insert_epi64(high, static_cast<long long>(grid[i[3]]), 1);
-        return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    through_memory(at);
+    auto two = [&](const uint32_t* i) {
+        __m128d low = _mm_load_sd(reinterpret_cast<const double*>(grid + i[0]));
+        return _mm_castpd_si128(_mm_loadh_pd(low, reinterpret_cast<const double*>(grid + i[1])));
     };
+    auto four = [&](const uint32_t* i) { return _mm256_inserti128_si256(_mm256_castsi128_si256(two(i)), two(i + 2), 1); };
     for (int r = 0; r < 4; ++r) g[r] = {four(at + 8 * r), four(at + 8 * r + 4)};
 #endif
 }
@@ -87,7 +92,8 @@ template <class Index>
 inline void fours(const uint32_t* grid, Index at, V c[4]) {
     auto eight = [&](int i) {
         auto entry = [&](int l) { return static_cast<int>(grid[at(i + 4 * l)]); };
-        return _mm256_setr_epi32(entry(0), entry(1), entry(2), entry(3), entry(4), entry(5), entry(6), entry(7));
+        __m128i low = dwords4(entry(0), entry(1), entry(2), entry(3)), high = dwords4(entry(4), entry(5), entry(6), entry(7));
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
     };
     for (int r = 0; r < 4; ++r) c[r] = {eight(r), eight(32 + r)};
 }
@@ -249,16 +255,21 @@ struct IQ3_S : Grid {
         for (int i = 0; i < 4; ++i)
             u.c[i] = _mm512_shuffle_epi8(table, i % 2 == 0 ? nibbles_low(pairs[i / 2]) : nibbles_high(pairs[i / 2]));
 #else
-        // the ninth bits as 16-bit numbers: index i of a block in bit i of its byte
+        // the ninth bits beside the other eight: bit i of a block's byte belongs to its index i
         alignas(32) uint16_t at[64];
-        const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128);
-        for (int i = 0; i < 4; ++i) {
-            __m256i low = _mm256_cvtepu8_epi16(load16(p + 2 + 16 * i));
-            const int h0 = p[66 + 2 * i], h1 = p[67 + 2 * i];
-            __m256i high = _mm256_set_m128i(_mm_set1_epi16(static_cast<short>(h1)), _mm_set1_epi16(static_cast<short>(h0)));
-            high = _mm256_and_si256(_mm256_cmpeq_epi16(_mm256_and_si256(high, bit), bit), _mm256_set1_epi16(256));
-            _mm256_store_si256(reinterpret_cast<__m256i*>(at + 16 * i), _mm256_or_si256(low, high));
+        const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+        const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
+        for (int i = 0; i < 2; ++i) {
+            __m256i low = load32(p + 2 + 32 * i), high = _mm256_shuffle_epi8(_mm256_set1_epi32(read<int>(p + 66 + 4 * i)), spread);
+            high = _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit), _mm256_set1_epi8(1));
+            __m256i x = _mm256_unpacklo_epi8(low, high), y = _mm256_unpackhi_epi8(low, high);
+            auto* to = reinterpret_cast<__m128i*>(at + 32 * i);
+            _mm_store_si128(to, _mm256_castsi256_si128(x));
+            _mm_store_si128(to + 1, _mm256_castsi256_si128(y));
+            _mm_store_si128(to + 2, _mm256_extracti128_si256(x, 1));
+            _mm_store_si128(to + 3, _mm256_extracti128_si256(y, 1));
         }
+        through_memory(at);
         fours(codebooks.iq3_s, [&](int i) { return at[i]; }, u.c);
 #endif
         apply_signs<order>(load32(p + 74), u.c);

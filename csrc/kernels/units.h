@@ -171,10 +171,16 @@ struct BlockBits {
     }
 };
 
+// Written out: from _mm256_setr_epi32 compilers make stores to the stack and a load that has to wait for them.
+inline __m128i dwords4(int a, int b, int c, int d) {
+    __m128i low = _mm_insert_epi32(_mm_cvtsi32_si128(a), b, 1), high = _mm_insert_epi32(_mm_cvtsi32_si128(c), d, 1);
+    return _mm_unpacklo_epi64(low, high);
+}
 inline __m256i dwords8(const uint8_t* p, int stride) {
-    return _mm256_setr_epi32(read<int>(p), read<int>(p + stride), read<int>(p + 2 * stride), read<int>(p + 3 * stride),
-                             read<int>(p + 4 * stride), read<int>(p + 5 * stride), read<int>(p + 6 * stride),
-                             read<int>(p + 7 * stride));
+    auto four = [&](const uint8_t* q) {
+        return dwords4(read<int>(q), read<int>(q + stride), read<int>(q + 2 * stride), read<int>(q + 3 * stride));
+    };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(four(p)), four(p + 4 * stride), 1);
 }
 inline __m256 low_halves(__m256i x) {
     x = _mm256_and_si256(x, _mm256_set1_epi32(0xffff));
