@@ -103,6 +103,7 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
         job.x = pointers + group.count;
         job.out = up_out;
         JUBAKO_CALL(multiply(job));
+        const Order order = down.is_float() ? Order::dwords : JUBAKO_CALL(order_of(down.type));
         for (int64_t c = 0; c < group.count; ++c) {
             const int64_t use = members[group.first + c];
             float* values = product + 2 * c * hidden_rows;
@@ -115,7 +116,6 @@ void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const
                 XUnit* target = hidden + use * units;
                 const int64_t blocks = (rows + 31) / 32;
                 std::fill(values + rows, values + 32 * blocks, 0.0f);
-                const Order order = JUBAKO_CALL(order_of(down.type));
                 JUBAKO_CALL(quantize_blocks(values, first / 32, blocks, order, target));
                 if (first + rows == gate.rows) {  // zero blocks up to the end of the unit, and of a padded row of down
                     const float zeros[32] = {};
