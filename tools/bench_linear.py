@@ -1,8 +1,8 @@
 """Speed of the quantised products on this machine, for every block type.
 
 Decode: rows from memory (a matrix larger than the caches) times 1 and 4 tokens, in GB/s and as a share of the read
-bandwidth measured in the same run. Prefill: 512 tokens, in billions of multiply-adds a second, each counted once although
-a token of a dense product is read as two columns.
+bandwidth measured in the same run. Prefill: 512 tokens, in billions of multiply-adds a second, each counted once
+although a token of a dense product is read as two columns.
 
     python tools/bench_linear.py [--isa avx512] [--types Q8_0,IQ3_XXS] [--threads 2] [--mb 400]
 """
