@@ -9,11 +9,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from ..errors import RequestError
 
 if TYPE_CHECKING:
+    import torch
+
     from ..files import ModelFiles
 
 
@@ -112,13 +114,22 @@ class Config:
         return self.index_budget // ratio
 
     def rope_frequencies(self) -> torch.Tensor:
+        """`rope_frequencies_numpy` as a torch tensor."""
+        import torch
+
+        return torch.from_numpy(self.rope_frequencies_numpy())
+
+    def rope_frequencies_numpy(self) -> np.ndarray:
         """Radians per position of each rotated pair (i, i + rope_dims/2): float32 [rope_dims / 2]."""
-        periods = self.rope_base ** (torch.arange(0, self.rope_dims, 2, dtype=torch.float32) / self.rope_dims)
+        exponents = np.arange(0, self.rope_dims, 2, dtype=np.float32) / np.float32(self.rope_dims)
+        periods: np.ndarray = (self.rope_base ** exponents.astype(np.float64)).astype(np.float32)
+        one = np.float32(1)
         scaling = self.rope_scaling
         if scaling is None:
-            return 1.0 / periods
+            return one / periods
+        factor = np.float32(scaling.factor)
         if scaling.kind == "linear":
-            return 1.0 / (scaling.factor * periods)
+            return one / (factor * periods)
 
         def pair_with(rotations: float) -> float:
             """The (fractional) pair that turns `rotations` times within the original context."""
@@ -127,8 +138,10 @@ class Config:
 
         low = max(math.floor(pair_with(scaling.beta_fast)), 0)
         high = min(math.ceil(pair_with(scaling.beta_slow)), self.rope_dims - 1)
-        slow = ((torch.arange(len(periods), dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
-        return slow / (scaling.factor * periods) + (1 - slow) / periods
+        slow = (np.arange(len(periods), dtype=np.float32) - np.float32(low)) / np.float32(max(high - low, 0.001))
+        slow = slow.clip(0, 1)
+        blended: np.ndarray = slow / (factor * periods) + (one - slow) / periods
+        return blended
 
     @property
     def rope_magnitude(self) -> float:

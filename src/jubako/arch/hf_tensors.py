@@ -97,7 +97,7 @@ class _Conversion:
         """A norm whose weight is stored minus one."""
         stored = self.take(source + ".weight")
         if stored is not None:
-            self.put_float32(target + ".weight", stored.float32().numpy() + np.float32(1), stored)
+            self.put_float32(target + ".weight", stored.decoded() + np.float32(1), stored)
 
     def hyper(self, source: str, target: str) -> None:
         self.norm(source + ".hc_norm", target + "_norm")
@@ -131,11 +131,11 @@ class _Conversion:
             stored = self.take(source + name)
             if stored is not None:
                 self.check_rows(stored, len(heads))
-                values = stored.float32().numpy()[heads]
+                values = stored.decoded()[heads]
                 self.put_float32(target + bare, -np.exp(values) if name == "A_log" else values, stored)
         stored = self.take(source + "norm.weight")
         if stored is not None:
-            self.put_float32(target + "ssm_norm.weight", stored.float32().numpy(), stored)
+            self.put_float32(target + "ssm_norm.weight", stored.decoded(), stored)
         stored = self.take(source + "out_proj.weight")
         if stored is not None:
             if len(stored.shape) != 2 or stored.shape[1] != len(inner):

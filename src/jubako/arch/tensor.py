@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ..files.tensors import StoredTensor
 from ..quant import decode
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +28,24 @@ class Tensor(StoredTensor):
         """The same bytes as a network's leaf."""
         return cls(**{field.name: getattr(stored, field.name) for field in fields(StoredTensor)}, scale=scale)
 
-    def float32(self) -> torch.Tensor:
+    def decoded(self) -> np.ndarray:
         """All weights, decoded and scaled, shape `shape`."""
         return self._decoded(self.data, self.scale)
 
     def rows(self, ids: np.ndarray) -> torch.Tensor:
         """Rows `ids` [n] of a matrix, decoded and scaled: [n, columns]. Reads nothing else."""
-        return self._decoded(self.data[ids], self.scale)
+        import torch
+
+        return torch.from_numpy(self._decoded(self.data[ids], self.scale))
 
     def expert(self, index: int) -> torch.Tensor:
         """One expert of [experts, rows, columns], decoded and scaled: [rows, columns]."""
         scale = self.scale
         if scale is not None and len(scale) > 1:
             scale = scale[index : index + 1]
-        return self._decoded(self.data[index], scale)
+        import torch
+
+        return torch.from_numpy(self._decoded(self.data[index], scale))
 
     def reshaped(self, shape: tuple[int, ...]) -> Tensor:
         """Same weights in the same order under another shape; rows must stay whole blocks."""
@@ -57,8 +64,6 @@ class Tensor(StoredTensor):
         shape = (*self.shape[:-1], stop - start)
         return replace(self, shape=shape, data=self.data[..., start // weights * size : stop // weights * size])
 
-    def _decoded(self, data: np.ndarray, scale: np.ndarray | None) -> torch.Tensor:
-        values = torch.from_numpy(decode(self.type, np.ascontiguousarray(data)))
-        if scale is None:
-            return values
-        return values * torch.from_numpy(scale.reshape(-1, *[1] * (values.dim() - 1)))
+    def _decoded(self, data: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
+        values = decode(self.type, np.ascontiguousarray(data))
+        return values if scale is None else values * scale.reshape(-1, *[1] * (values.ndim - 1))

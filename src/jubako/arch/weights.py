@@ -108,7 +108,7 @@ class _Loader:
         if side is None:
             return None
         self.used.add(side.name)
-        values = side.float32().numpy().reshape(-1)
+        values = side.decoded().reshape(-1)
         if len(values) != 1 and not (len(shape) == 3 and len(values) == shape[0]):
             raise FileFormatError(f"{side.file}: {side.name} has {len(values)} factors for a tensor of {list(shape)}")
         return values

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..arch.config import Config
 from ..arch.weights import Network, load_network
@@ -19,6 +17,9 @@ from ..text.tokenizer import Tokenizer
 from .executor import Executor
 from .generate import Generation
 from .session import Session
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICES = ("auto", "cpu", "reference")
 CHUNK = 512  # prompt tokens read per pass: enough for each expert to see a matrix, small enough for the caches
@@ -102,6 +103,8 @@ class Model:
         if len(ids) > self.context:
             raise RequestError(f"{len(ids)} tokens do not fit in the context of {self.context}")
         session = self.session(context=max(1, len(ids)))
+        import torch
+
         return torch.from_numpy(session.logits(ids))
 
     def generate(

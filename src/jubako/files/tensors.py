@@ -40,11 +40,15 @@ class StoredTensor:
     def nbytes(self) -> int:
         return int(self.data.size)
 
+    def decoded(self) -> NDArray[np.float32]:
+        """All weights as float32, of `shape`. Reads the whole tensor."""
+        return decode(self.type, self.data)
+
     def float32(self) -> torch.Tensor:
-        """Decoded, of `shape`. Reads the whole tensor."""
+        """`decoded` as a torch tensor. Importing torch takes seconds, so it is left until someone wants one."""
         import torch
 
-        return torch.from_numpy(decode(self.type, self.data))
+        return torch.from_numpy(self.decoded())
 
     def integers(self) -> NDArray[np.int64]:
         """The values of an integer tensor, which must not pass through float32."""

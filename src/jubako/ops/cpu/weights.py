@@ -123,7 +123,7 @@ def weight(tensor: Tensor) -> Weight:
 
 def floats(tensor: Tensor) -> np.ndarray:
     """A small tensor decoded: contiguous float32."""
-    return np.ascontiguousarray(tensor.float32().numpy())
+    return np.ascontiguousarray(tensor.decoded())
 
 
 class _Preparation:
@@ -131,7 +131,7 @@ class _Preparation:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        frequencies = np.ascontiguousarray(config.rope_frequencies().numpy())
+        frequencies = config.rope_frequencies_numpy()
         self.rope = _cpu.Rope(frequencies, config.rope_magnitude, config.context_length)
 
     def network(self, network: arch.Network) -> Network:
