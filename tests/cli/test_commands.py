@@ -44,7 +44,7 @@ def test_run_reads_standard_input_and_repeats_itself() -> None:
 def test_start_without_a_model_uses_the_small_one() -> None:
     result = jubako("-n", "4", "Hello", module="jubako.cli.start")
     assert result.returncode == 0
-    assert "tiny random network" in result.stderr
+    assert "Jubako Small" in result.stderr
     assert "answer 4 tokens" in result.stderr
 
 

@@ -151,7 +151,9 @@ def chosen_tokens(scores: Tensor, budget: int, ratio: int) -> Tensor:
     """Which tokens each of T queries attends to, bool [B, T, T], from scores [B, T, blocks]."""
     tokens = scores.shape[1]
     least = scores.topk(min(budget, scores.shape[2]), dim=-1).values[..., -1:]
-    blocks = (scores >= least) & scores.isfinite()
+    above, tied = scores > least, (scores == least) & scores.isfinite()
+    room = min(budget, scores.shape[2]) - above.sum(-1, keepdim=True)
+    blocks = above | (tied & (tied.cumsum(-1) <= room))  # where scores tie the lower block wins
     place = torch.arange(tokens, device=scores.device)
     tail = place >= ((place + 1) // ratio * ratio)[:, None]
     return (blocks.repeat_interleave(ratio, dim=-1) | tail) & (place <= place[:, None])

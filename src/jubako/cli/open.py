@@ -9,15 +9,12 @@ from rich.console import Console
 from ..engine.model import Model, load
 from ..errors import RequestError
 
-NOTE = (
-    "No model named (-m FILE): using the tiny random network of the test data. "
-    "It shows that all works; its text means nothing."
-)
+NOTE = "No model named (-m FILE): using Jubako Small, a very small model for trying Jubako (docs/model-card.md)."
 
 
 def small_model() -> Path:
-    """The model used when none is named. Raises RequestError outside a checkout of the project."""
-    path = Path(__file__).parents[3] / "tests" / "data" / "tiny" / "tiny-bf16.gguf"
+    """The model that ships with Jubako, used when none is named. Raises RequestError where it was left out."""
+    path = Path(__file__).parents[1] / "models" / "jubako-small.gguf"
     if not path.exists():
         raise RequestError("no model: name a file with -m FILE")
     return path
