@@ -42,6 +42,12 @@ install_torch() {
   esac || fail "torch ($build build) could not be installed; see the message above"
 }
 
+# The packages of the dev extra alone, where the project itself is already installed: nothing is compiled again.
+install_extras() {
+  (cd "$ROOT" && "$VENV/bin/python" -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"]))') > "$VENV/dev.txt" &&
+    "$VENV/bin/pip" install -q --disable-pip-version-check -r "$VENV/dev.txt"
+}
+
 # prepare EXTRAS: EXTRAS is '' or '[dev]'.
 prepare() {
   local extras=$1 python build stamp
@@ -55,7 +61,11 @@ prepare() {
   echo "jubako: setting up $VENV ($build build of torch); this happens once and takes a few minutes" >&2
   [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV" || fail "python -m venv failed; on Debian and Ubuntu: apt install python3-venv"
   "$VENV/bin/python" -c 'import torch' 2>/dev/null || install_torch "$build"
-  (cd "$ROOT" && "$VENV/bin/pip" install -q --disable-pip-version-check -e ".$extras") || fail "the installation failed; see the message above"
+  if [ -n "$extras" ] && [ "$(cat "$VENV/.stamp" 2>/dev/null)" = "$stamp" ]; then
+    install_extras || fail "the test tools could not be installed; see the message above"
+  else
+    (cd "$ROOT" && "$VENV/bin/pip" install -q --disable-pip-version-check -e ".$extras") || fail "the installation failed; see the message above"
+  fi
   echo "$stamp" > "$VENV/.stamp$extras"
   [ -z "$extras" ] || echo "$stamp" > "$VENV/.stamp"
 }

@@ -35,6 +35,11 @@ def test_run_streams_an_answer_and_says_how_fast() -> None:
     assert "answer 12 tokens" in result.stderr and "tok/s" in result.stderr and "ms/step" in result.stderr
 
 
+def test_run_writes_nothing_between_the_tokens() -> None:
+    result = jubako("run", "-m", MODEL, "-n", "12", "--raw", "Hello")
+    assert len([line for line in result.stderr.splitlines() if not line.strip()]) <= 1
+
+
 def test_run_reads_standard_input_and_repeats_itself() -> None:
     first, second = (jubako("run", "-m", MODEL, "-n", "8", "--raw", stdin="def main():\n") for _ in range(2))
     assert first.returncode == 0
@@ -103,6 +108,9 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
         (["-m", "a.gguf"], True, ["chat", "-m", "a.gguf"]),
         (["-m", "a.gguf", "Why?"], True, ["run", "-m", "a.gguf", "Why?"]),
         (["--think", "Why?"], True, ["run", "--think", "Why?"]),
+        (["-n5", "Why?"], True, ["run", "-n5", "Why?"]),
+        (["--top-k=20", "Why?"], True, ["run", "--top-k=20", "Why?"]),
+        (["-n5"], True, ["chat", "-n5"]),
         (["--think"], True, ["chat", "--think"]),
         (["inspect", "a.gguf"], True, ["inspect", "a.gguf"]),
         (["--help"], True, ["--help"]),

@@ -71,6 +71,8 @@ def run(
         if sys.stdin.isatty():
             raise RequestError('no prompt: give one as an argument (jubako run "...") or on standard input')
         prompt = sys.stdin.read()
+    if not prompt:
+        raise RequestError("the prompt is empty")
     params = SamplingParams(temperature, top_k, top_p, min_p, seed=seed)
     command(prompt, _load(model, device, threads, kv_bits, context), params, max_tokens, raw, think, system)
 

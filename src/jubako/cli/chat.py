@@ -72,4 +72,4 @@ class Chat:
             self.console.print(f"{error} (/reset starts anew)", style="yellow", markup=False)
             return
         self.messages = [*messages, {"role": "assistant", "content": reply}]
-        self.console.print(figures(stats), style="dim", highlight=False)
+        self.console.print(figures(stats), style="dim", highlight=False, soft_wrap=True)

@@ -20,6 +20,6 @@ def run(
         messages.append({"role": "user", "content": prompt})
         ids = model.encode_chat(messages, enable_thinking=think)
     _, stats = stream_answer(model, ids, params, max_tokens)
-    Console(stderr=True).print(figures(stats), style="dim", highlight=False)
+    Console(stderr=True).print(figures(stats), style="dim", highlight=False, soft_wrap=True)
     if stats.finish_reason == "interrupted":
         raise KeyboardInterrupt

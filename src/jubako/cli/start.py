@@ -23,7 +23,8 @@ def has_prompt(given: list[str]) -> bool:
     for word in words:
         if not word.startswith("-"):
             return True
-        if word not in flags and "=" not in word:
+        attached = "=" in word or (len(word) > 2 and not word.startswith("--"))  # --top-k=20, -n5
+        if word not in flags and not attached:
             next(words, None)
     return False
 

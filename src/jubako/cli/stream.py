@@ -41,12 +41,15 @@ def stream_answer(
         progress=lambda read: bar.update(task, completed=read),
     )
     pieces: list[str] = []
-    if console.is_terminal and len(prompt) > 256:
+    shown = console.is_terminal and len(prompt) > 256
+    if shown:
         bar.start()
     try:
         with _BetweenTokens() as interrupt:
             for token in generation:
-                bar.stop()
+                if shown:
+                    bar.stop()
+                    shown = False
                 pieces.append(token.text)
                 _write(token.text)
                 interrupt.after_token()
@@ -56,7 +59,8 @@ def stream_answer(
         generation.close()
         generation.stats.finish_reason = "interrupted"
     finally:
-        bar.stop()
+        if shown:
+            bar.stop()
     _write("\n")
     return "".join(pieces), generation.stats
 

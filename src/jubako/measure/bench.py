@@ -106,7 +106,7 @@ def bench(
     return Report(
         files=[str(path) for path in paths],
         name=model.config.name,
-        device=device,
+        device="reference" if device == "reference" else "cpu",
         isa=native[0],
         threads=native[1],
         kv_bits=kv_bits,

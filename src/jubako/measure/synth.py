@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arch.config import Config
-from ..errors import MachineError
+from ..errors import MachineError, RequestError
 from ..files import GgufWriter
 from ..quant import encode
 from .geometry import metadata
@@ -43,6 +43,8 @@ def synth(
     """
     plan = plan_tensors(config, types or BlockTypes())
     path = Path(path)
+    if not path.parent.is_dir():
+        raise RequestError(f"{path.parent} is not a folder; make it first, or name another place for {path.name}")
     needed, free = sum(tensor.nbytes for tensor in plan), shutil.disk_usage(path.parent).free
     if needed > free:
         raise MachineError(f"{path}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free on that disk")
