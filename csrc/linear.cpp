@@ -25,25 +25,28 @@ void Columns::want(const Weight* weight) {
 }
 
 void Columns::make(const float* x, int64_t tokens, int64_t width) {
-    const int64_t units = units_of(cols_), padded = (cols_ + 15) / 16 * 16, each = fine_ ? 2 : 1;
-    auto** pointers = scratch<const void*>(Slot::pointers, 3 * each * tokens);
-    XUnit* made[2] = {};
+    const int64_t units = units_of(cols_), padded = (cols_ + 15) / 16 * 16;
+    auto** pointers = scratch<const void*>(Slot::pointers, 3 * tokens);
+    XUnit* coarse[2] = {};
+    FineUnit* fine[2] = {};
     float* copied = nullptr;
     const Slot slots[2] = {Slot::input, Slot::input_planar};
-    for (int form = 0; form < 2; ++form)
-        if (wanted_[form]) made[form] = scratch<XUnit>(slots[form], each * tokens * units);
+    for (int form = 0; form < 2; ++form) {
+        if (wanted_[form] && fine_) fine[form] = scratch<FineUnit>(slots[form], tokens * units);
+        if (wanted_[form] && !fine_) coarse[form] = scratch<XUnit>(slots[form], tokens * units);
+    }
     if (wanted_[floats]) copied = scratch<float>(Slot::input_floats, tokens * padded);
-    for (int form = 0; form < 3; ++form) pointers_[form] = pointers + form * each * tokens;
+    for (int form = 0; form < 3; ++form) pointers_[form] = pointers + form * tokens;
     const int64_t piece = tokens <= 4 ? tokens : 4;
     parallel_for((tokens + piece - 1) / piece, [&](int64_t item) {
-        float* rest = fine_ ? scratch<float>(Slot::rest, (width + 31) / 32 * 32) : nullptr;
         for (int64_t t = item * piece; t < std::min(tokens, (item + 1) * piece); ++t) {
+            auto make_column = [&](int form, auto* column) {
+                JUBAKO_CALL(quantize(x + t * width, width, units, static_cast<Order>(form), column));
+                pointers_[form][t] = column;
+            };
             for (int form = 0; form < 2; ++form) {
-                if (!wanted_[form]) continue;
-                XUnit* column = made[form] + each * t * units;
-                JUBAKO_CALL(quantize(x + t * width, width, units, static_cast<Order>(form), column, rest));
-                if (fine_) JUBAKO_CALL(quantize(rest, width, units, static_cast<Order>(form), column + units));
-                for (int64_t i = 0; i < each; ++i) pointers_[form][each * t + i] = column + i * units;
+                if (fine[form] != nullptr) make_column(form, fine[form] + t * units);
+                if (coarse[form] != nullptr) make_column(form, coarse[form] + t * units);
             }
             if (wanted_[floats]) {
                 float* column = copied + t * padded;
@@ -82,7 +85,6 @@ void linear(const LinearTask* tasks, int64_t count, const float* x, int64_t toke
     parallel_for(first_item[count], [&](int64_t item) {
         const int64_t i = std::upper_bound(first_item, first_item + count + 1, item) - first_item - 1;
         const Weight& w = *tasks[i].weight;
-        const int each = columns.per_token(w);
         RowsTimesColumns job;
         job.type = w.type;
         job.weights = w.row(tasks[i].expert, 0);
@@ -91,20 +93,13 @@ void linear(const LinearTask* tasks, int64_t count, const float* x, int64_t toke
         job.rows = std::min(rows_of_piece(w), w.rows - job.first_row);
         job.cols = w.cols;
         job.x = columns.of(w);
-        job.columns = static_cast<int>(each * tokens);
+        job.columns = static_cast<int>(tokens);
         job.scale = w.scale_of(tasks[i].expert);
-
-        // The rests' products go to memory of this piece, and are added while they are near.
-        auto** out = scratch<float*>(Slot::outputs, each * tokens);
-        float* rests = each == 2 ? scratch<float>(Slot::rest_products, tokens * job.rows) : nullptr;
-        for (int64_t t = 0; t < tokens; ++t) {
-            out[each * t] = tasks[i].out + t * w.rows;
-            if (each == 2) out[2 * t + 1] = rests + t * job.rows - job.first_row;
-        }
+        job.fine = true;
+        auto** out = scratch<float*>(Slot::outputs, tokens);
+        for (int64_t t = 0; t < tokens; ++t) out[t] = tasks[i].out + t * w.rows;
         job.out = out;
         JUBAKO_CALL(multiply(job));
-        for (int64_t t = 0; each == 2 && t < tokens; ++t)
-            JUBAKO_CALL(add_scaled(1.0f, out[2 * t + 1] + job.first_row, job.rows, out[2 * t] + job.first_row));
     });
 }
 

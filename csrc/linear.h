@@ -1,11 +1,12 @@
 // Products of weight rows and activation columns. The arithmetic is one for all kernels, levels, shapes and thread counts:
 //
 //   P[j] (j = 0 … 7) takes blocks j, j + 8, j + 16 … of 32 weights in order:
-//     P = fma(float(dot), factor·d, P)      dot = Σ code·q exactly; groups of 16 with whole-number scales: scale0·dot0 + scale1·dot1
+//     P = fma(float(dot), factor·d, P)      dot = Σ code·q exactly; groups of 16 with whole-number scales: the sum of
+//                                           float(dot)·scale of both, rounded to float as written
 //     P = fma(offset, s, P)                 if blocks have a minimum; for groups: fma(float(m0·sum0 + m1·sum1), −dmin·d, P)
 //     NVFP4: two steps, fma(float(dot0), factor0·d, P) and fma(float(dot1), factor1·d, P)
 //   y = ((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)), times the tensor's scale if it has one
-//   A column that is not an expert's is read finely: y(q·d) + y(x − q·d), each as above (activation.h).
+//   A column that is not an expert's is read finely: its q has 16 bits (activation.h).
 //   F32, F16 and BF16 weights take x as it is: P[j] takes k = j, j + 8 … in order by fma(w, x, P), then the same tree.
 #pragma once
 
@@ -17,8 +18,8 @@
 
 namespace jubako {
 
-// Rows first_row … first_row + rows of a matrix times `columns` columns. Column c reads x[c] (XUnit in the order of the type;
-// float, zeros up to a multiple of 8, for float weights) and writes out[c][row].
+// Rows first_row … first_row + rows of a matrix times `columns` columns. Column c reads x[c] (XUnit, or FineUnit if fine, in the
+// order of the type; float, zeros up to a multiple of 8, for float weights) and writes out[c][row].
 struct RowsTimesColumns {
     Type type;
     const uint8_t* weights;  // row 0
@@ -27,6 +28,7 @@ struct RowsTimesColumns {
     float* const* out;
     int columns;
     float scale;
+    bool fine = false;
     const uint8_t* next = nullptr;  // weights that this thread reads after these, if they lie elsewhere: called from memory early
 };
 
@@ -52,8 +54,7 @@ struct ExpertWeights {
 void experts(const ExpertWeights& weights, const float* x, int64_t tokens, const int32_t* ids, const float* route_weights,
              int64_t chosen, float* out);
 
-// The columns of x in the forms that the weights' types read, made in scratch memory of the calling thread. A fine column
-// is two where it is quantised: column 2t and its rest in column 2t + 1, whose products are to be added.
+// The columns of x in the forms that the weights' types read, made in scratch memory of the calling thread.
 class Columns {
 public:
     explicit Columns(bool fine) : fine_(fine) {}
@@ -61,7 +62,6 @@ public:
     void want(const Weight* weight);
     void make(const float* x, int64_t tokens, int64_t width);
     const void* const* of(const Weight& weight) const;  // one pointer a column
-    int per_token(const Weight& weight) const { return fine_ && !weight.is_float() ? 2 : 1; }
 
 private:
     bool fine_;

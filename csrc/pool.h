@@ -26,7 +26,7 @@ void parallel_for(int64_t items, F&& fn) {
 // Memory of the calling thread, 64-byte aligned, for one purpose (`slot`): it keeps its address and contents until
 // the same thread asks the same slot for more.
 enum class Slot {
-    pointers, input, input_planar, input_floats, inputs, outputs, group, members, hidden, hidden_floats, product, shared, panel, rest, rest_products,
+    pointers, input, input_planar, input_floats, inputs, outputs, group, members, hidden, hidden_floats, product, shared, panel,
     ops_a, ops_b, ops_c, ops_d, count
 };
 void* scratch_bytes(Slot slot, size_t bytes);

@@ -8,6 +8,9 @@
 
 namespace jubako::JUBAKO_ISA {
 
+// Where weights 4k … 4k+3 of a block are in a column, from the block's first on.
+constexpr int place_of(int k) { return 64 * (k % 4) + 4 * (k / 4); }
+
 #ifdef JUBAKO_AVX512
 
 constexpr int vector_lanes = 16;
@@ -16,23 +19,26 @@ using LanesF = __m512;
 inline Lanes32 lanes(int x) { return _mm512_set1_epi32(x); }
 inline LanesF lanes(float x) { return _mm512_set1_ps(x); }
 inline LanesF to_float(Lanes32 x) { return _mm512_cvtepi32_ps(x); }
+inline Lanes32 add(Lanes32 a, Lanes32 b) { return _mm512_add_epi32(a, b); }
 inline LanesF add(LanesF a, LanesF b) { return _mm512_add_ps(a, b); }
 inline LanesF multiply_lanes(LanesF a, LanesF b) { return _mm512_mul_ps(a, b); }
 inline LanesF fused(LanesF a, LanesF b, LanesF c) { return _mm512_fmadd_ps(a, b, c); }
 inline LanesF load_lanes(const float* p) { return _mm512_load_ps(p); }
 inline void store_lanes(float* p, LanesF x) { _mm512_storeu_ps(p, x); }
 
-// Four dwords of `vectors` vectors of rows meet those of the columns.
-template <class F, int columns>
+// Dwords of two vectors of rows meet those of the columns: acc + dot, or of the columns' high parts 256 · (acc + dot).
+template <class F, bool high, int dwords, int columns>
 inline void dot_group(const uint8_t* codes, const int8_t* const (&x)[columns], Lanes32 (&acc)[columns][2]) {
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < dwords; ++k) {
         const Lanes32 w0 = load64(codes + 128 * k), w1 = load64(codes + 128 * k + 64);
         for (int c = 0; c < columns; ++c) {
-            const Lanes32 xs = lanes(read<int>(x[c] + 64 * k));
+            const Lanes32 xs = lanes(read<int>(x[c] + place_of(k)));
             acc[c][0] = _mm512_dpbusd_epi32(acc[c][0], w0, xs);
             acc[c][1] = _mm512_dpbusd_epi32(acc[c][1], w1, xs);
         }
     }
+    for (int c = 0; high && c < columns; ++c)
+        for (int v = 0; v < 2; ++v) acc[c][v] = _mm512_slli_epi32(acc[c][v], 8);
 }
 
 #else
@@ -43,23 +49,24 @@ using LanesF = __m256;
 inline Lanes32 lanes(int x) { return _mm256_set1_epi32(x); }
 inline LanesF lanes(float x) { return _mm256_set1_ps(x); }
 inline LanesF to_float(Lanes32 x) { return _mm256_cvtepi32_ps(x); }
+inline Lanes32 add(Lanes32 a, Lanes32 b) { return _mm256_add_epi32(a, b); }
 inline LanesF add(LanesF a, LanesF b) { return _mm256_add_ps(a, b); }
 inline LanesF multiply_lanes(LanesF a, LanesF b) { return _mm256_mul_ps(a, b); }
 inline LanesF fused(LanesF a, LanesF b, LanesF c) { return _mm256_fmadd_ps(a, b, c); }
 inline LanesF load_lanes(const float* p) { return _mm256_load_ps(p); }
 inline void store_lanes(float* p, LanesF x) { _mm256_storeu_ps(p, x); }
 
-template <class F, int columns>
+template <class F, bool high, int dwords, int columns>
 inline void dot_group(const uint8_t* codes, const int8_t* const (&x)[columns], Lanes32 (&acc)[columns][2]) {
-    constexpr int reach = 2 * 127 * F::largest;
+    constexpr int reach = 2 * 128 * F::largest;
     constexpr int together = 4 * reach <= 32767 ? 4 : 2 * reach <= 32767 ? 2 : 1;  // dwords whose 16-bit sums fit
-    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i ones = _mm256_set1_epi16(high ? 256 : 1);
     if constexpr (F::wide) {
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < dwords; ++k) {
             const __m256i w0 = load32(codes + 64 * k), w1 = load32(codes + 64 * k + 32);
             const __m256i magnitude0 = _mm256_abs_epi8(w0), magnitude1 = _mm256_abs_epi8(w1);
             for (int c = 0; c < columns; ++c) {
-                const __m256i xs = lanes(read<int>(x[c] + 64 * k));
+                const __m256i xs = lanes(read<int>(x[c] + place_of(k)));
                 const __m256i product0 = _mm256_maddubs_epi16(magnitude0, _mm256_sign_epi8(xs, w0));
                 const __m256i product1 = _mm256_maddubs_epi16(magnitude1, _mm256_sign_epi8(xs, w1));
                 acc[c][0] = _mm256_add_epi32(acc[c][0], _mm256_madd_epi16(product0, ones));
@@ -67,18 +74,34 @@ inline void dot_group(const uint8_t* codes, const int8_t* const (&x)[columns], L
             }
         }
     } else {
-        for (int k = 0; k < 4; k += together)
+        for (int k = 0; k < dwords; k += together)
             for (int v = 0; v < 2; ++v) {
                 __m256i w[together];
                 for (int i = 0; i < together; ++i) w[i] = load32(codes + 64 * (k + i) + 32 * v);
                 for (int c = 0; c < columns; ++c) {
-                    __m256i sum = _mm256_maddubs_epi16(w[0], lanes(read<int>(x[c] + 64 * k)));
+                    __m256i sum = _mm256_maddubs_epi16(w[0], lanes(read<int>(x[c] + place_of(k))));
                     for (int i = 1; i < together; ++i)
-                        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], lanes(read<int>(x[c] + 64 * (k + i)))));
+                        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], lanes(read<int>(x[c] + place_of(k + i)))));
                     acc[c][v] = _mm256_add_epi32(acc[c][v], _mm256_madd_epi16(sum, ones));
                 }
             }
     }
+}
+
+// A block of signed bytes of 8 rows meets 16-bit columns. A lane of a sum is one of two for a row.
+template <int columns>
+inline void dot_block16(const uint8_t* codes, const int16_t* const (&x)[columns], Lanes32 (&dot)[columns]) {
+    Lanes32 sum[columns][2];
+    for (int c = 0; c < columns; ++c) sum[c][0] = sum[c][1] = lanes(0);
+    for (int k = 0; k < 8; ++k) {
+        const __m256i w0 = _mm256_cvtepi8_epi16(load16(codes + 64 * k)), w1 = _mm256_cvtepi8_epi16(load16(codes + 64 * k + 16));
+        for (int c = 0; c < columns; ++c) {
+            const __m256i xs = _mm256_set1_epi64x(read<long long>(x[c] + place_of(k)));
+            sum[c][0] = add(sum[c][0], _mm256_madd_epi16(w0, xs));
+            sum[c][1] = add(sum[c][1], _mm256_madd_epi16(w1, xs));
+        }
+    }
+    for (int c = 0; c < columns; ++c) dot[c] = lanes_from_pairs(_mm256_hadd_epi32(sum[c][0], sum[c][1]));
 }
 
 #endif
@@ -182,35 +205,56 @@ private:
 };
 
 // One block of a panel meets the same block of the columns.
-template <class F, int columns>
-inline void block_step(const uint32_t* panel, const XUnit* const (&x)[columns], int64_t unit, int j, LanesF (&p)[columns][2]) {
+template <class F, bool fine, int columns>
+inline void block_step(const uint32_t* panel, const Column<fine>* const (&x)[columns], int64_t unit, int j, LanesF (&p)[columns][2]) {
     using P = Panel<F>;
+    constexpr int halves = F::scales == Scales::block ? 1 : 2;  // that dots are taken of
     constexpr int shift = F::bias > 0 ? 7 - __builtin_ctz(F::bias > 0 ? F::bias : 1) : 0;
     auto part = [&](int vector, int v) {
         return load_lanes(reinterpret_cast<const float*>(panel) + vector * panel_rows + v * vector_lanes);
     };
     const uint8_t* codes = reinterpret_cast<const uint8_t*>(panel);
+#ifdef JUBAKO_AVX2
+    if constexpr (F::wide && fine) {
+        static_assert(F::scales == Scales::block && F::minimum == Minimum::none);
+        const int16_t* whole[columns];
+        for (int c = 0; c < columns; ++c) whole[c] = x[c][unit].whole + 8 * j;
+        for (int v = 0; v < 2; ++v) {
+            Lanes32 dot[columns];
+            dot_block16<columns>(codes + 32 * v, whole, dot);
+            for (int c = 0; c < columns; ++c)
+                p[c][v] = fused(to_float(dot[c]), multiply_lanes(part(P::factor, v), lanes(x[c][unit].d[j])), p[c][v]);
+        }
+        return;
+    }
+#endif
     Lanes32 acc[columns][2];
     LanesF sums[columns][2];
     const int8_t* q[columns];
-    for (int half = 0; half < 2; ++half) {
-        if (half == 0 || F::scales != Scales::block)
-            for (int c = 0; c < columns; ++c) {
-                const XUnit& xu = x[c][unit];
-                const int sum = F::scales == Scales::block ? xu.sum32[j] : xu.sum16[2 * j + half];
-                acc[c][0] = acc[c][1] = F::bias > 0 ? lanes(sum >> shift) : lanes(0);
-            }
-        for (int c = 0; c < columns; ++c) q[c] = x[c][unit].q + 8 * j + 4 * half;
-        dot_group<F, columns>(codes + 16 * half * panel_rows, q, acc);
+    for (int half = 0; half < halves; ++half) {
+        const uint8_t* half_codes = codes + 16 * half * panel_rows;
+        const int at = 8 * j + 4 * half;
+        for (int c = 0; c < columns; ++c) acc[c][0] = acc[c][1] = lanes(0);
+        if constexpr (fine) {
+            for (int c = 0; c < columns; ++c) q[c] = x[c][unit].high + at;
+            dot_group<F, true, 8 / halves, columns>(half_codes, q, acc);
+        }
+        for (int c = 0; c < columns; ++c) {
+            const XUnit& xu = x[c][unit];
+            const Lanes32 bias = lanes((halves == 1 ? xu.sum32[j] : xu.sum16[2 * j + half]) >> shift);
+            for (int v = 0; F::bias > 0 && v < 2; ++v) acc[c][v] = add(acc[c][v], bias);
+            q[c] = xu.q + at;
+        }
+        dot_group<F, false, 8 / halves, columns>(half_codes, q, acc);
         for (int c = 0; c < columns; ++c)
             for (int v = 0; v < 2; ++v) {
                 if (F::scales == Scales::group) {
-                    LanesF f = multiply_lanes(to_float(acc[c][v]), part(P::scale + half, v));  // whole numbers below 2^24
+                    LanesF f = multiply_lanes(to_float(acc[c][v]), part(P::scale + half, v));
                     sums[c][v] = half == 0 ? f : add(sums[c][v], f);
-                } else if (F::scales == Scales::two_floats || half == 1) {
+                } else {
                     sums[c][v] = to_float(acc[c][v]);
                 }
-                if (F::scales == Scales::two_floats || half == 1) {
+                if (F::scales != Scales::group || half == 1) {
                     const int factor = F::scales == Scales::two_floats && half == 1 ? P::scale : P::factor;
                     p[c][v] = fused(sums[c][v], multiply_lanes(part(factor, v), lanes(x[c][unit].d[j])), p[c][v]);
                 }
@@ -230,19 +274,19 @@ inline void block_step(const uint32_t* panel, const XUnit* const (&x)[columns], 
         }
 }
 
-template <class F, int columns>
+template <class F, bool fine, int columns>
 void panel_tile(const RowsTimesColumns& job, const uint32_t* panel, int64_t first, int column) {
     using P = Panel<F>;
     const int64_t blocks = job.cols / 32;
-    const XUnit* x[columns];
-    for (int c = 0; c < columns; ++c) x[c] = static_cast<const XUnit*>(job.x[column + c]);
+    const Column<fine>* x[columns];
+    for (int c = 0; c < columns; ++c) x[c] = static_cast<const Column<fine>*>(job.x[column + c]);
     LanesF pairs[columns][2], fours[columns][2], eights[columns][2];  // P0+P4, (P0+P4)+(P2+P6), the tree
     for (int step = 0; step < 8; ++step) {
         constexpr int order[8] = {0, 4, 2, 6, 1, 5, 3, 7};
         const int j = order[step];
         LanesF p[columns][2];
         for (int c = 0; c < columns; ++c) p[c][0] = p[c][1] = lanes(0.0f);
-        for (int64_t b = j; b < blocks; b += 8) block_step<F, columns>(panel + b * P::dwords, x, b / 8, j, p);
+        for (int64_t b = j; b < blocks; b += 8) block_step<F, fine, columns>(panel + b * P::dwords, x, b / 8, j, p);
         for (int c = 0; c < columns; ++c)
             for (int v = 0; v < 2; ++v) {
                 if (step % 2 == 0) pairs[c][v] = p[c][v];
@@ -263,24 +307,30 @@ void panel_tile(const RowsTimesColumns& job, const uint32_t* panel, int64_t firs
     }
 }
 
-template <class F>
+template <class F, bool fine>
 void matrix_rows(const RowsTimesColumns& job) {
-    constexpr int tile = vector_lanes == 8 ? 3 : F::scales == Scales::block ? 6 : 4;
+    constexpr int tile = vector_lanes == 8 ? (F::wide && fine ? 6 : 3) : F::scales == Scales::block ? 6 : 4;
     const int64_t blocks = (job.cols + 255) / 256 * 8;
     auto* panel = scratch<uint32_t>(Slot::panel, blocks * Panel<F>::dwords);
     for (int64_t row = job.first_row; row < job.first_row + job.rows; row += panel_rows) {
         Panel<F>::pack(job, row, panel);
         int c = 0;
-        for (; c + tile <= job.columns; c += tile) panel_tile<F, tile>(job, panel, row, c);
+        for (; c + tile <= job.columns; c += tile) panel_tile<F, fine, tile>(job, panel, row, c);
         // the last tile goes over some columns again
-        if (c < job.columns) panel_tile<F, tile>(job, panel, row, job.columns - tile);
+        if (c < job.columns) panel_tile<F, fine, tile>(job, panel, row, job.columns - tile);
     }
+}
+
+template <class F, bool fine>
+void multiply_columns(const RowsTimesColumns& job) {
+    if (job.columns <= vector_columns || job.rows < panel_rows / 2) vector_format<F, fine>(job);
+    else matrix_rows<F, fine>(job);
 }
 
 template <class F>
 void multiply_format(const RowsTimesColumns& job) {
-    if (job.columns <= vector_columns || job.rows < panel_rows / 2) vector_format<F>(job);
-    else matrix_rows<F>(job);
+    if (job.fine) multiply_columns<F, true>(job);
+    else multiply_columns<F, false>(job);
 }
 
 }  // namespace jubako::JUBAKO_ISA

@@ -14,18 +14,23 @@ inline float tree(__m256 p) {
 
 #ifdef JUBAKO_AVX512
 
-template <class F>
-inline V dots(const V c[4], const XUnit& x) {
+template <class F, bool fine>
+inline V dots(const V c[4], const Column<fine>& x) {
     V acc = zeros();
     if (F::bias > 0) acc = _mm512_srai_epi32(load64(x.sum16), 7 - __builtin_ctz(F::bias > 0 ? F::bias : 1));
     for (int r = 0; r < 4; ++r) acc = _mm512_dpbusd_epi32(acc, c[r], load64(x.q + 64 * r));
+    if constexpr (fine) {
+        V high = zeros();
+        for (int r = 0; r < 4; ++r) high = _mm512_dpbusd_epi32(high, c[r], load64(x.high + 64 * r));
+        acc = _mm512_add_epi32(acc, _mm512_slli_epi32(high, 8));
+    }
     return acc;
 }
 inline __m256i even_lanes(V x) {
     return _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15), x));
 }
 inline __m256i add_pairs(V x) { return even_lanes(_mm512_add_epi32(x, _mm512_srli_epi64(x, 32))); }
-inline __m256 scaled_pairs(V x, V scale) {  // exact: whole numbers below 2^24
+inline __m256 scaled_pairs(V x, V scale) {
     __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(x), _mm512_castsi512_ps(scale));
     f = _mm512_add_ps(f, _mm512_castsi512_ps(_mm512_srli_epi64(_mm512_castps_si512(f), 32)));
     return _mm256_castsi256_ps(even_lanes(_mm512_castps_si512(f)));
@@ -37,16 +42,18 @@ inline __m256i odd_lanes(V x) { return even_lanes(_mm512_srli_epi64(x, 32)); }
 inline __m256i sum16_over(__m256i sum, int bias) {
     return bias == 0 ? _mm256_setzero_si256() : _mm256_srai_epi32(sum, 7 - __builtin_ctz(bias));
 }
+// acc + times · dots
 template <class F>
-inline __m256i dots8(const __m256i& c0, const __m256i& c1, const __m256i& c2, const __m256i& c3, const int8_t* q, __m256i acc) {
-    const __m256i ones = _mm256_set1_epi16(1);
+inline __m256i dots8(const __m256i& c0, const __m256i& c1, const __m256i& c2, const __m256i& c3, const int8_t* q, short times,
+                     __m256i acc) {
+    const __m256i ones = _mm256_set1_epi16(times);
     const __m256i c[4] = {c0, c1, c2, c3};
     __m256i product[4];
     for (int r = 0; r < 4; ++r) {
         __m256i x = load32(q + 64 * r);
         product[r] = F::wide ? _mm256_maddubs_epi16(_mm256_abs_epi8(c[r]), _mm256_sign_epi8(x, c[r])) : _mm256_maddubs_epi16(c[r], x);
     }
-    constexpr int reach = F::wide ? 32512 : 2 * 127 * F::largest;  // magnitude of one 16-bit sum
+    constexpr int reach = F::wide ? 32512 : 2 * 128 * F::largest;  // magnitude of one 16-bit sum
     if (4 * reach <= 32767) {
         __m256i sum = _mm256_add_epi16(_mm256_add_epi16(product[0], product[1]), _mm256_add_epi16(product[2], product[3]));
         return _mm256_add_epi32(acc, _mm256_madd_epi16(sum, ones));
@@ -59,13 +66,33 @@ inline __m256i dots8(const __m256i& c0, const __m256i& c1, const __m256i& c2, co
     for (int r = 0; r < 4; ++r) acc = _mm256_add_epi32(acc, _mm256_madd_epi16(product[r], ones));
     return acc;
 }
-template <class F>
-inline V dots(const V c[4], const XUnit& x) {
-    V sum = load64(x.sum16);
-    return {dots8<F>(c[0].a, c[1].a, c[2].a, c[3].a, x.q, sum16_over(sum.a, F::bias)),
-            dots8<F>(c[0].b, c[1].b, c[2].b, c[3].b, x.q + 32, sum16_over(sum.b, F::bias))};
-}
 inline __m256i lanes_from_pairs(__m256i x) { return _mm256_permute4x64_epi64(x, 0xd8); }
+// Signed bytes and 16-bit columns.
+inline __m256i dots16(const __m256i& c0, const __m256i& c1, const __m256i& c2, const __m256i& c3, const int16_t* x) {
+    const __m256i c[4] = {c0, c1, c2, c3};
+    __m256i low = _mm256_setzero_si256(), high = low;
+    for (int r = 0; r < 4; ++r) {
+        const __m256i first = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(c[r]));
+        const __m256i second = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(c[r], 1));
+        low = _mm256_add_epi32(low, _mm256_madd_epi16(first, load32(x + 64 * r)));
+        high = _mm256_add_epi32(high, _mm256_madd_epi16(second, load32(x + 64 * r + 16)));
+    }
+    return lanes_from_pairs(_mm256_hadd_epi32(low, high));
+}
+template <class F, bool fine>
+inline V dots(const V c[4], const Column<fine>& x) {
+    if constexpr (fine && F::wide) {
+        return {dots16(c[0].a, c[1].a, c[2].a, c[3].a, x.whole), dots16(c[0].b, c[1].b, c[2].b, c[3].b, x.whole + 32)};
+    } else {
+        const V sum = load64(x.sum16);
+        __m256i a = sum16_over(sum.a, F::bias), b = sum16_over(sum.b, F::bias);
+        if constexpr (fine) a = dots8<F>(c[0].a, c[1].a, c[2].a, c[3].a, x.high, 256, a);
+        a = dots8<F>(c[0].a, c[1].a, c[2].a, c[3].a, x.q, 1, a);
+        if constexpr (fine) b = dots8<F>(c[0].b, c[1].b, c[2].b, c[3].b, x.high + 32, 256, b);
+        b = dots8<F>(c[0].b, c[1].b, c[2].b, c[3].b, x.q + 32, 1, b);
+        return {a, b};
+    }
+}
 inline __m256i even_lanes(V x) {
     return lanes_from_pairs(_mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b), 0x88)));
 }
@@ -82,9 +109,9 @@ inline __m256 scaled_pairs(V x, V scale) {
 #endif
 
 // One unit meets one column.
-template <class F>
-inline __m256 step(const Unit& u, const XUnit& x, __m256 p) {
-    V dot = dots<F>(u.c, x);
+template <class F, bool fine>
+inline __m256 step(const Unit& u, const Column<fine>& x, __m256 p) {
+    V dot = dots<F, fine>(u.c, x);
     __m256 d = _mm256_load_ps(x.d);
     if constexpr (F::scales == Scales::two_floats) {
         p = _mm256_fmadd_ps(_mm256_cvtepi32_ps(even_lanes(dot)), _mm256_mul_ps(u.factor, d), p);
@@ -118,9 +145,9 @@ inline __m512 odd_of(__m512 a, __m512 b) {
 }
 inline __m512 scaled(V x, V scale) { return _mm512_mul_ps(_mm512_cvtepi32_ps(x), _mm512_castsi512_ps(scale)); }
 
-template <class F>
-inline void step(const Unit& u, const XUnit& x, const XUnit& y, Pair& sum) {
-    const V dot_x = dots<F>(u.c, x), dot_y = dots<F>(u.c, y);
+template <class F, bool fine>
+inline void step(const Unit& u, const Column<fine>& x, const Column<fine>& y, Pair& sum) {
+    const V dot_x = dots<F, fine>(u.c, x), dot_y = dots<F, fine>(u.c, y);
     const __m512 d = halves(_mm256_load_ps(x.d), _mm256_load_ps(y.d)), factor = halves(u.factor, u.factor);
     __m512 p = sum.p;
     if constexpr (F::scales == Scales::group) {
@@ -153,10 +180,10 @@ struct Pair {
     float first() const { return tree(x); }
     float second() const { return tree(y); }
 };
-template <class F>
-inline void step(const Unit& u, const XUnit& x, const XUnit& y, Pair& sum) {
-    sum.x = step<F>(u, x, sum.x);
-    sum.y = step<F>(u, y, sum.y);
+template <class F, bool fine>
+inline void step(const Unit& u, const Column<fine>& x, const Column<fine>& y, Pair& sum) {
+    sum.x = step<F, fine>(u, x, sum.x);
+    sum.y = step<F, fine>(u, y, sum.y);
 }
 
 #endif
@@ -164,13 +191,14 @@ inline void step(const Unit& u, const XUnit& x, const XUnit& y, Pair& sum) {
 // How far ahead of the unpacking weights are called from memory, in bytes: on through the rows, then through `next`.
 constexpr int prefetch_distance = 4096;
 
-template <class F, int columns>
-void vector_rows(const RowsTimesColumns& job, int first_column) {
+// flatten: compilers tire of putting the unpacking into so many functions.
+template <class F, bool fine, int columns>
+__attribute__((flatten)) void vector_rows(const RowsTimesColumns& job, int first_column) {
     constexpr int unit_blocks = 256 / F::weights, unit_bytes = unit_blocks * F::bytes;
     const int64_t units = job.cols / 256;
     const int64_t rest = job.cols % 256 / F::weights;
-    const XUnit* x[columns];
-    for (int c = 0; c < columns; ++c) x[c] = static_cast<const XUnit*>(job.x[first_column + c]);
+    const Column<fine>* x[columns];
+    for (int c = 0; c < columns; ++c) x[c] = static_cast<const Column<fine>*>(job.x[first_column + c]);
     alignas(64) uint8_t last[unit_bytes + 64] = {};
     const uint8_t* end = job.weights + (job.first_row + job.rows) * job.row_stride;
     const int64_t jump = job.next == nullptr ? 0 : job.next - end;
@@ -180,8 +208,8 @@ void vector_rows(const RowsTimesColumns& job, int first_column) {
         __m256 single = _mm256_setzero_ps();
         Unit u;
         auto meet = [&](int64_t unit) __attribute__((always_inline)) {
-            for (int c = 0; c + 1 < columns; c += 2) step<F>(u, x[c][unit], x[c + 1][unit], pairs[c / 2]);
-            if (columns % 2 == 1) single = step<F>(u, x[columns - 1][unit], single);
+            for (int c = 0; c + 1 < columns; c += 2) step<F, fine>(u, x[c][unit], x[c + 1][unit], pairs[c / 2]);
+            if (columns % 2 == 1) single = step<F, fine>(u, x[columns - 1][unit], single);
         };
         for (int64_t i = 0; i < units; ++i, w += unit_bytes) {
             const uint8_t* ahead = w + prefetch_distance;
@@ -202,15 +230,15 @@ void vector_rows(const RowsTimesColumns& job, int first_column) {
     }
 }
 
-template <class F>
+template <class F, bool fine>
 void vector_format(const RowsTimesColumns& job) {
     for (int c = 0; c < job.columns;) {
         int left = job.columns - c;
-        if (left >= 8) vector_rows<F, 8>(job, c), c += 8;
-        else if (left >= 4) vector_rows<F, 4>(job, c), c += 4;
-        else if (left == 3) vector_rows<F, 3>(job, c), c += 3;
-        else if (left == 2) vector_rows<F, 2>(job, c), c += 2;
-        else vector_rows<F, 1>(job, c), c += 1;
+        if (left >= 8) vector_rows<F, fine, 8>(job, c), c += 8;
+        else if (left >= 4) vector_rows<F, fine, 4>(job, c), c += 4;
+        else if (left == 3) vector_rows<F, fine, 3>(job, c), c += 3;
+        else if (left == 2) vector_rows<F, fine, 2>(job, c), c += 2;
+        else vector_rows<F, fine, 1>(job, c), c += 1;
     }
 }
 

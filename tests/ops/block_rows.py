@@ -45,22 +45,21 @@ def floats_of(name: str, rows: np.ndarray) -> np.ndarray:
     return np.asarray(decode(name, rows)).astype(np.float64)
 
 
-def quantised(x: np.ndarray) -> np.ndarray:
+def quantised(x: np.ndarray, most: int = 127) -> np.ndarray:
     """x as experts see it: blocks of 32 in 8 bits with a float32 scale; float64 [T, K]."""
     tokens, cols = x.shape
     blocks = np.zeros((tokens, (cols + 31) // 32 * 32), np.float32)
     blocks[:, :cols] = x
     blocks = blocks.reshape(tokens, -1, 32)
     largest = np.abs(blocks).max(-1, keepdims=True)
-    inverse = np.where(largest > 0, np.float32(127) / np.where(largest > 0, largest, 1), 0).astype(np.float32)
+    inverse = np.where(largest > 0, np.float32(most) / np.where(largest > 0, largest, 1), 0).astype(np.float32)
     codes = np.rint(blocks * inverse).astype(np.float64)
-    return (codes * (largest / np.float32(127)).astype(np.float64)).reshape(tokens, -1)[:, :cols]
+    return (codes * (largest / np.float32(most)).astype(np.float64)).reshape(tokens, -1)[:, :cols]
 
 
 def finely_quantised(x: np.ndarray) -> np.ndarray:
-    """x as all other products see it: quantised, and what is left of it quantised again; float64 [T, K]."""
-    first = quantised(x)
-    return first + quantised((x - first).astype(np.float32))
+    """x as all other products see it: in 16 bits; float64 [T, K]."""
+    return quantised(x, 32385)
 
 
 def model(name: str, rows: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
