@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +12,6 @@ from jubako import _cpu
 from jubako.quant import BY_ID
 
 HIDDEN, WIDTH, EXPERTS, CHOSEN = 512, 320, 9, 4
-
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Leaves the instruction set and the threads as they were."""
-    isa, threads = _cpu.isa(), _cpu.threads()
-    yield
-    _cpu.set_isa(isa)
-    _cpu.set_threads(threads)
 
 
 @dataclass

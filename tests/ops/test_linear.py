@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -13,15 +12,6 @@ from jubako import _cpu
 from jubako.quant import BY_NAME
 
 SHAPES = ((45, 1280), (33, 640), (6, 320), (19, 96), (40, 2560), (1, 256))  # rows, cols
-
-
-@pytest.fixture(autouse=True)
-def settings() -> Iterator[None]:
-    """Leaves the instruction set and the threads as they were."""
-    isa, threads = _cpu.isa(), _cpu.threads()
-    yield
-    _cpu.set_isa(isa)
-    _cpu.set_threads(threads)
 
 
 def shapes_of(name: str) -> list[tuple[int, int]]:
