@@ -3,13 +3,16 @@
 Who fills which:
   SamplingParams    the caller (library, command line, server); read by text.sampling
   Token             engine.generate, one for each token it yields
-  GenerationStats   engine.generate, when the last token is out
+  GenerationStats   engine, when the last token is out
+  Request           the server or `Model.generate`; read by engine.scheduler
+  Reading, Tokens, Finished, Failed
+                    engine.scheduler, what a request hears of its answer, in this order
 The network's sizes are `arch.config.Config`; stored tensors are `files.tensors.StoredTensor`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 
 from .errors import RequestError
@@ -83,6 +86,10 @@ class GenerationStats:
     decode_seconds: float = 0.0
     finish_reason: str = ""  # "stop": an end token; "length": max_tokens or the context is used up
     seed: int = 0  # what the sampler drew with; gives the same text again
+    steps: int = 0  # passes of the network after the prompt; with drafts one gives several tokens
+    draft_seconds: float = 0.0  # the part of decode_seconds that proposing took
+    drafted: list[int] = field(default_factory=list)  # drafts verified, by their place in the step
+    accepted: list[int] = field(default_factory=list)  # of those accepted
 
     @property
     def tokens_per_second(self) -> float:
@@ -91,6 +98,99 @@ class GenerationStats:
         return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else 0.0
 
     @property
+    def tokens_per_step(self) -> float:
+        return (self.generated_tokens - 1) / self.steps if self.steps else 0.0
+
+    @property
     def ms_per_step(self) -> float:
-        steps = self.generated_tokens - 1
-        return 1000 * self.decode_seconds / steps if steps > 0 else 0.0
+        return 1000 * self.decode_seconds / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the answer must look like; compiled into a token mask by `text.grammar`.
+
+    kind      "json_schema", "json_object", "regex" or "grammar" (Lark, as llguidance reads it)
+    source    the schema as JSON text, the expression, the grammar; empty for json_object
+    after     token ids after whose first occurrence in the answer the mask begins (the end of thinking); empty: at once
+    prefix    bytes of the answer that the prompt already holds, as when a given beginning is continued
+    """
+
+    kind: str
+    source: str = ""
+    after: tuple[int, ...] = ()
+    prefix: bytes = b""
+
+
+@dataclass(frozen=True)
+class ThinkingBudget:
+    """At most `tokens` tokens before one of `ends` (ids); then the ids of `close` are forced, one by one."""
+
+    tokens: int
+    ends: tuple[int, ...]
+    close: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One answer wanted of the engine.
+
+    keep          lengths of the prompt after which its state is worth keeping: the system prompt with its tools, each turn
+    top_logprobs  None: no log probabilities; n: of the chosen token and of the n likeliest
+    drafts        most drafts a step; None: what the engine chooses
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = 256
+    stop_ids: frozenset[int] = frozenset()
+    keep: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int | None = None
+    constraint: Constraint | None = None
+    thinking: ThinkingBudget | None = None
+    drafts: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Progress of a prompt: `read` of `total` tokens are in, `cached` of them were known."""
+
+    read: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True)
+class TokenChoice:
+    """One token of an answer. Log probabilities are of the network's own distribution (temperature 1, no filters)."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What one step gave: one token, or several where drafts were accepted."""
+
+    tokens: tuple[TokenChoice, ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The answer is complete; stats.finish_reason is "stop", "length" or "cancelled"."""
+
+    stats: GenerationStats
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The answer ends in an error. kind: "request" (the caller's fault), or "engine"."""
+
+    kind: str
+    message: str
+
+
+Event = Reading | Tokens | Finished | Failed

@@ -76,6 +76,7 @@ class Generation(Iterator[Token]):
                 if session.changes != changes:
                     raise RequestError("the session was used for something else meanwhile; give each answer its own")
                 logits = session.decode(id)
+                stats.steps += 1
                 changes = session.changes
         self.rest = decoder.finish() if decoder else ""
         return stats
