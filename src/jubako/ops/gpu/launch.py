@@ -1,0 +1,51 @@
+"""What all launches share: the interpreter mended, how precise float32 products are, sizes as powers of two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from triton.runtime import interpreter
+
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+
+# Columns that the decode kernels take; what one gets does not depend on how many there are.
+COLUMNS = 16
+
+
+def _mend_interpreter() -> None:
+    """Let kernels loop to a bound that is a number in memory: recent numpy turns no array of one into an int."""
+    patch = interpreter._patch_lang_tensor
+
+    def mended(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = mended
+
+
+if INTERPRETED:
+    _mend_interpreter()
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether tl.dot has the 19-bit products that float32 can be split into."""
+    if INTERPRETED or device.type != "cuda" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= 8
+
+
+def exact(device: torch.device) -> str:
+    """`input_precision` of a tl.dot that must be float32 to a few units in the last place."""
+    return "tf32x3" if has_tf32(device) else "ieee"
+
+
+def fast(device: torch.device) -> str:
+    """`input_precision` of a tl.dot where eleven bits of each factor are enough."""
+    return "tf32" if has_tf32(device) else "ieee"
+
+
+def power_of_two(n: int) -> int:
+    """The next power of two, as tl.arange wants."""
+    return int(triton.next_power_of_2(n))
