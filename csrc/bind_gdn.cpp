@@ -10,28 +10,61 @@ namespace jubako {
 namespace {
 
 struct GdnState {
-    const int heads, dim, past, channels;
+    const int heads, key_heads, dim, past, ring, channels;
     int64_t position = 0;  // tokens seen
-    Region conv, memory;
+    int pending = 0;       // of those, the last ones that `memory` does not hold yet, only their factors
+    int side = 0;          // which half of `keys` holds the pending tokens' k; the next revocable call writes the other
+    Region conv, memory, keys, u, decay;
 
-    GdnState(int value_heads, int dim, int kernel, int channels)
+    GdnState(int value_heads, int key_heads, int dim, int kernel, int channels)
         : heads(value_heads),
+          key_heads(key_heads),
           dim(dim),
           past(kernel - 1),
+          ring(past + GDN_REVOCABLE),
           channels(channels),
-          conv(size_t(past) * channels * sizeof(float)),
-          memory(size_t(heads) * dim * dim * sizeof(float)) {}
+          conv(size_t(ring) * channels * sizeof(float)),
+          memory(size_t(heads) * dim * dim * sizeof(float)),
+          keys(2 * keys_of_a_side() * sizeof(float)),
+          u(size_t(GDN_REVOCABLE) * heads * dim * sizeof(float)),
+          decay(size_t(GDN_REVOCABLE) * heads * sizeof(float)) {}
+
+    size_t keys_of_a_side() const { return size_t(GDN_REVOCABLE) * key_heads * dim; }
+    float* side_keys(int which) const { return keys.as<float>() + size_t(which) * keys_of_a_side(); }
 
     void reset() {
         position = 0;
+        pending = 0;
         conv.clear();
         memory.clear();
     }
 
-    // Column of token p at p mod past; the latest min(tokens, past) columns are kept.
+    // Forgets the last tokens of a revocable call but `count`.
+    void keep(int count) {
+        require(count >= 0 && count <= pending, "only tokens of the last revocable call can be taken back");
+        position -= pending - count;
+        pending = count;
+    }
+
+    // Brings `memory` up to the last token.
+    void settle() {
+        GdnCall call = {};
+        call.value_heads = heads;
+        call.key_heads = key_heads;
+        call.dim = dim;
+        call.accepted = pending;
+        call.accepted_k = side_keys(side);
+        call.u = u.as<float>();
+        call.decay = decay.as<float>();
+        call.state = memory.as<float>();
+        parallel_for(heads, [&](int64_t head) { JUBAKO_CALL(gdn_settle(call, static_cast<int>(head))); });
+        pending = 0;
+    }
+
+    // Column of token p at p mod ring: a convolution finds its past after tokens were taken back, too.
     void remember(const float* qkv, int tokens) {
-        for (int t = std::max(0, tokens - past); t < tokens; ++t) {
-            float* column = conv.as<float>() + size_t((position + t) % past) * channels;
+        for (int t = std::max(0, tokens - ring); t < tokens; ++t) {
+            float* column = conv.as<float>() + size_t((position + t) % ring) * channels;
             std::memcpy(column, qkv + size_t(t) * channels, size_t(channels) * sizeof(float));
         }
         position += tokens;
@@ -56,15 +89,17 @@ public:
         require(a_.size() == dt_bias_.size(), "a and dt_bias must have an entry for each value head");
     }
 
-    GdnState* new_state() const { return new GdnState(call_.value_heads, call_.dim, call_.kernel, call_.channels); }
+    GdnState* new_state() const { return new GdnState(call_.value_heads, call_.key_heads, call_.dim, call_.kernel, call_.channels); }
 
-    Owned run(const Floats<2>& qkv, const Floats<2>& z, const Floats<2>& beta, const Floats<2>& alpha, GdnState& state) const {
+    Owned run(const Floats<2>& qkv, const Floats<2>& z, const Floats<2>& beta, const Floats<2>& alpha, GdnState& state,
+              bool revocable) const {
         GdnCall call = call_;
         const int64_t tokens = static_cast<int64_t>(qkv.shape(0)), inner = int64_t(call.value_heads) * call.dim;
         require_shape(qkv, {tokens, call.channels}, "qkv");
         require_shape(z, {tokens, inner}, "z");
         require_shape(beta, {tokens, call.value_heads}, "beta");
         require_shape(alpha, {tokens, call.value_heads}, "alpha");
+        require(!revocable || tokens <= GDN_REVOCABLE, "a revocable call takes at most 16 tokens");
         require(state.channels == call.channels && state.dim == call.dim && state.past == call.kernel - 1, "state of another layer");
         Owned out = output<float>({tokens, inner});
         call.tokens = static_cast<int>(tokens);
@@ -78,11 +113,20 @@ public:
         call.beta = beta.data();
         call.alpha = alpha.data();
         call.conv_past = state.conv.as<float>();
+        call.ring = state.ring;
+        call.revocable = revocable;
+        call.accepted = state.pending;
+        call.accepted_k = state.side_keys(state.side);
+        call.k = state.side_keys(1 - state.side);
+        call.u = state.u.as<float>();
+        call.decay = state.decay.as<float>();
         call.state = state.memory.as<float>();
         call.out = out.data();
         nb::gil_scoped_release release;
         parallel_for(call.value_heads, [&](int64_t head) { JUBAKO_CALL(gdn_head(call, static_cast<int>(head))); });
         state.remember(call.qkv, call.tokens);
+        state.pending = revocable ? call.tokens : 0;
+        if (revocable) state.side = 1 - state.side;
         return out;
     }
 
@@ -100,25 +144,28 @@ void bind_gdn(nanobind::module_& m) {
     using namespace jubako;
     nb::class_<GdnState>(m, "GdnState", "What a gated delta net remembers: past convolution columns and a matrix for each value head.")
         .def_rw("position", &GdnState::position, "Tokens seen.")
+        .def_ro("pending", &GdnState::pending, "The last tokens, those of a revocable call, that `memory` does not hold yet.")
         .def("reset", &GdnState::reset, "Forget everything.")
+        .def("keep", &GdnState::keep, "count"_a, "Forget the pending tokens but the first `count`, in constant time.")
+        .def("settle", &GdnState::settle, nb::call_guard<nb::gil_scoped_release>(), "Bring `memory` up to the last token.")
         .def_prop_ro(
             "conv",
             [](GdnState& s) {
-                const size_t shape[] = {size_t(s.past), size_t(s.channels)};
+                const size_t shape[] = {size_t(s.ring), size_t(s.channels)};
                 return nb::ndarray<nb::numpy, float>(s.conv.as<float>(), 2, shape, nb::find(s));
             },
-            "float32 [kernel-1, channels], a view: the raw column of token p at p mod (kernel-1).")
+            "float32 [kernel - 1 + 16, channels], a view: the raw column of token p at p mod their number. The last kernel - 1 matter.")
         .def_prop_ro(
             "memory",
             [](GdnState& s) {
                 const size_t shape[] = {size_t(s.heads), size_t(s.dim), size_t(s.dim)};
                 return nb::ndarray<nb::numpy, float>(s.memory.as<float>(), 3, shape, nb::find(s));
             },
-            "float32 [heads, dim of k, dim of v], a view.");
+            "float32 [heads, dim of k, dim of v], a view, without the pending tokens.");
     nb::class_<Gdn>(m, "Gdn", "The small weights of a gated delta net.")
         .def(nb::init<const Floats<2>&, const Floats<1>&, const Floats<1>&, const Floats<1>&, int, float>(), "conv"_a.noconvert(),
              "dt_bias"_a.noconvert(), "a"_a.noconvert(), "norm"_a.noconvert(), "key_heads"_a, "eps"_a)
         .def("new_state", &Gdn::new_state, nb::rv_policy::take_ownership, "The state before the first token.")
         .def("run", &Gdn::run, "qkv"_a.noconvert(), "z"_a.noconvert(), "beta"_a.noconvert(), "alpha"_a.noconvert(), "state"_a,
-             "See ops: gdn.");
+             "revocable"_a = false, "See ops: gdn.");
 }

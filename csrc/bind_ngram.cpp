@@ -11,16 +11,24 @@
 namespace jubako {
 namespace {
 
+constexpr int NGRAM_REVOCABLE = 16;  // tokens that can be taken back, at most
+
 struct NgramState {
-    const int columns, width;
+    const int columns, width;  // columns: those a convolution looks back on, and those that may be taken back
     int64_t position = 0;  // tokens seen
     Region past;
 
-    NgramState(int columns, int width) : columns(columns), width(width), past(size_t(columns) * width * sizeof(float)) {}
+    NgramState(int past_columns, int width)
+        : columns(past_columns + NGRAM_REVOCABLE), width(width), past(size_t(columns) * width * sizeof(float)) {}
 
     void reset() {
         position = 0;
         past.clear();
+    }
+
+    void truncate(int64_t to) {
+        require(to <= position && to >= position - NGRAM_REVOCABLE, "at most 16 tokens can be taken back");
+        position = to;
     }
 
     void remember(const float* normed, int tokens) {
@@ -64,7 +72,7 @@ public:
         const int64_t tokens = static_cast<int64_t>(streams.shape(0)), wide = int64_t(call.streams) * call.hidden;
         require_shape(streams, {tokens, call.streams, call.hidden}, "streams");
         require_shape(embedding, {tokens, key_.cols}, "embedding");
-        require(state.width == wide && state.columns == call.past_columns(), "state of another network");
+        require(state.width == wide && state.columns == call.past_columns() + NGRAM_REVOCABLE, "state of another network");
         const float* rows = embedding.data();
         call.x = streams.data();
         nb::gil_scoped_release release;
@@ -80,6 +88,7 @@ public:
         call.conv = conv_.data();
         call.value = value;
         call.past = state.past.as<float>();
+        call.ring = state.columns;
         parallel_for(tokens * call.streams, [&](int64_t task) {
             JUBAKO_CALL(ngram_gate(call, static_cast<int>(task / call.streams), static_cast<int>(task % call.streams)));
         });
@@ -103,13 +112,14 @@ void bind_ngram(nanobind::module_& m) {
     nb::class_<NgramState>(m, "NgramState", "Past columns of the n-gram convolution.")
         .def_rw("position", &NgramState::position, "Tokens seen.")
         .def("reset", &NgramState::reset, "Forget everything.")
+        .def("truncate", &NgramState::truncate, "length"_a, "Forget the last tokens, 16 at most, in constant time.")
         .def_prop_ro(
             "past",
             [](NgramState& s) {
                 const size_t shape[] = {size_t(s.columns), size_t(s.width)};
                 return nb::ndarray<nb::numpy, float>(s.past.as<float>(), 2, shape, nb::find(s));
             },
-            "float32 [(kernel-1) * dilation, streams * hidden], a view: the normed column of token p at p mod their number.");
+            "float32 [(kernel - 1) * dilation + 16, streams * hidden], a view: the normed column of token p at p mod their number.");
     nb::class_<Ngram>(m, "Ngram", "Weights of the n-gram embedding's injection.")
         .def(nb::init<const StoredWeight&, const StoredWeight&, const Floats<1>&, const Floats<1>&, const Floats<1>&, const Floats<2>&, int, int,
                       float>(),

@@ -30,12 +30,12 @@ void ngram_gate(const NgramCall& c, int token, int stream) {
 }
 
 void ngram_convolve(const NgramCall& c, int token) {
-    const int width = c.streams * c.hidden, past = c.past_columns();
+    const int width = c.streams * c.hidden;
     const float* rows[NGRAM_MAX_KERNEL];
     for (int tap = 0; tap < c.kernel; ++tap) {
         const int source = token - (c.kernel - 1 - tap) * c.dilation;
         rows[tap] = source >= 0 ? c.key + size_t(source) * width
-                                : c.past + size_t((c.position + past + source) % past) * width;
+                                : c.past + size_t((c.position + c.ring + source) % c.ring) * width;
     }
     float* x = c.x + size_t(token) * width;
     for (int i = 0; i < width; i += LANES) {

@@ -18,7 +18,8 @@ struct NgramCall {
     float* key;          // [tokens, streams · hidden]; overwritten with the gated, normed values
     const float* value;  // [tokens, hidden]
     float* x;            // [tokens, streams, hidden], updated in place
-    const float* past;   // [(kernel - 1) · dilation, streams · hidden] normed columns; that of token p at p mod their number
+    const float* past;   // [ring, streams · hidden] normed columns; that of token p at p mod ring
+    int ring;            // at least past_columns()
 
     [[gnu::always_inline]] int past_columns() const { return (kernel - 1) * dilation; }
 };

@@ -151,18 +151,35 @@ class GdnState:
 
     @position.setter
     def position(self, arg: int, /) -> None: ...
+    @property
+    def pending(self) -> int:
+        """
+        The last tokens, those of a revocable call, that `memory` does not hold yet.
+        """
+
     def reset(self) -> None:
         """Forget everything."""
+
+    def keep(self, count: int) -> None:
+        """
+        Forget the pending tokens but the first `count`, in constant time.
+        """
+
+    def settle(self) -> None:
+        """Bring `memory` up to the last token."""
 
     @property
     def conv(self) -> NDArray[np.float32]:
         """
-        float32 [kernel-1, channels], a view: the raw column of token p at p mod (kernel-1).
+        float32 [kernel - 1 + 16, channels], a view: the raw column of token p at p mod their number. The last
+        kernel - 1 matter.
         """
 
     @property
     def memory(self) -> NDArray[np.float32]:
-        """float32 [heads, dim of k, dim of v], a view."""
+        """
+        float32 [heads, dim of k, dim of v], a view, without the pending tokens.
+        """
 
 class Gdn:
     """The small weights of a gated delta net."""
@@ -186,6 +203,7 @@ class Gdn:
         beta: NDArray[np.float32],
         alpha: NDArray[np.float32],
         state: GdnState,
+        revocable: bool = False,
     ) -> NDArray[np.float32]:
         """See ops: gdn."""
 
@@ -237,10 +255,14 @@ class NgramState:
     def reset(self) -> None:
         """Forget everything."""
 
+    def truncate(self, length: int) -> None:
+        """Forget the last tokens, 16 at most, in constant time."""
+
     @property
     def past(self) -> NDArray[np.float32]:
         """
-        float32 [(kernel-1) * dilation, streams * hidden], a view: the normed column of token p at p mod their number.
+        float32 [(kernel - 1) * dilation + 16, streams * hidden], a view: the normed column of token p at p mod their
+        number.
         """
 
 class Ngram:

@@ -16,7 +16,7 @@ from jubako.arch import reference
 from jubako.arch import weights as arch
 from jubako.arch.ngram import ngram_row_ids
 from jubako.arch.weights import load_network
-from jubako.engine.forward import residual, run_layer
+from jubako.engine.forward import Piece, residual, run_layer
 from jubako.files import open_model
 from jubako.ops.cpu import CpuOps
 
@@ -137,7 +137,8 @@ def test_layers(isa: str, network: tuple[arch.Network, CpuOps, float], rng: np.r
         with torch.inference_mode():
             twins._layer(weights.layers[index], expected, memory.layers[index], 0)
         for part in pieces(300, 128):
-            run_layer(ops, ops.weights.layers[index], streams[part], state.layers[index], part.start)
+            piece = Piece(slice(None), state.layers[index], part.start)
+            run_layer(ops, ops.weights.layers[index], streams[part], [piece])
         near_ties = 2 if index == 3 and tolerance > EXACT else 0  # another choice of blocks or experts changes a token
         error = np.abs(streams - expected.numpy()).max(axis=(1, 2)) / expected.abs().max().item()
         allowed = max(tolerance, 2e-2 if kv_bits == 8 and index == 3 else 2e-3 if index == 3 else 0)
@@ -151,7 +152,7 @@ def test_logits_and_first_choice(
     _, ops = exact
     for prompt in "02":
         state = ops.new_state(64, kv_bits=16)
-        streams = residual(ops, golden[f"{prompt}.ids"], state)
+        streams = residual(ops, [(golden[f"{prompt}.ids"], state)])
         logits = ops.head(ops.weights.head_mix, ops.weights.output, streams)
         expected = golden[f"{prompt}.logits"]
         assert np.abs(logits[-len(expected) :] - expected).max() <= 1e-3 * np.abs(expected).max()
@@ -166,7 +167,7 @@ def test_bits_do_not_depend_on_chunks(isa: str, tiny: Path, golden: Mapping[str,
 
     def read(chunk: int) -> np.ndarray:
         state = ops.new_state(512)
-        return np.concatenate([residual(ops, ids[part], state) for part in pieces(len(ids), chunk)])
+        return np.concatenate([residual(ops, [(ids[part], state)]) for part in pieces(len(ids), chunk)])
 
     whole = read(151)
     for chunk in (1, 5, 37):

@@ -11,7 +11,8 @@ from ..arch.config import Config
 from ..arch.weights import Network
 from ..errors import MachineError
 from ..ops.cpu import CpuOps, CpuState
-from .forward import forward
+from .executor import STEP_COLUMNS
+from .forward import forward, step
 
 
 class CpuExecutor:
@@ -39,6 +40,11 @@ class CpuExecutor:
         rows = slice(len(ids) - 1, None) if last_only else None
         logits: np.ndarray = forward(self.ops, ids, state, rows)
         return logits
+
+    def step(self, parts: Sequence[tuple[Sequence[int], CpuState]]) -> list[np.ndarray]:
+        """See `Executor.step`."""
+        assert 0 < sum(len(ids) for ids, _ in parts) <= STEP_COLUMNS
+        return step(self.ops, parts)
 
 
 def cache_bytes(config: Config, context: int, kv_bits: int) -> int:

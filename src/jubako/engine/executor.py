@@ -1,6 +1,6 @@
-"""What runs the network: the same three verbs whatever the device.
+"""What runs the network: the same few verbs whatever the device. Everything above speaks only these.
 
-`forward` feeds tokens to a state and gives logits; everything above (sessions, generation) speaks only this.
+`forward` reads a prompt, `step` a few tokens of one or more sequences; then `State.keep` says which of them stay.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import numpy as np
 
 from ..arch.config import Config
 
-State = Any  # an executor's own; nothing above looks inside
+STEP_COLUMNS = 16  # tokens of a step, at most
+
+
+class State(Protocol):
+    """What a device remembers of one sequence."""
+
+    def keep(self, count: int) -> None:
+        """Accept the first `count` (at least one) of the tokens that the last step read, forget the others.
+
+        In constant time; may be called again with less. Reading on without it accepts them all.
+        """
 
 
 class Executor(Protocol):
@@ -20,8 +30,15 @@ class Executor(Protocol):
 
     config: Config
 
-    def new_state(self, context: int) -> State:
+    def new_state(self, context: int) -> Any:
         """An empty state with room for `context` tokens. Raises MachineError if that does not fit in memory."""
 
-    def forward(self, ids: Sequence[int], state: State, *, last_only: bool) -> np.ndarray:
+    def forward(self, ids: Sequence[int], state: Any, *, last_only: bool) -> np.ndarray:
         """Feed `ids` at the end of `state`; float32 logits [len(ids), vocabulary], or [1, vocabulary] of the last."""
+
+    def step(self, parts: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
+        """Read a few ids (16 in all parts together, at most) at the end of each state, in one pass.
+
+        Gives float32 logits [len(ids), vocabulary] per part. A token's bits do not depend on the others. The states,
+        each of another sequence, may take tokens back afterwards: see `State.keep`.
+        """

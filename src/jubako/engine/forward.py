@@ -2,51 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..ops import Array, Ops
+
+Part = tuple[Sequence[int], Any]  # token ids, and the state at whose end they are read
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One sequence's rows of a call: what the layer at work remembers of it, and the position of its first row."""
+
+    rows: slice
+    memory: Any
+    position: int
 
 
 def forward(ops: Ops, ids: Sequence[int], state: Any, rows: slice | None) -> Array:
     """Read `ids` at the end of `state`: logits [rows, vocabulary] after the wanted ones (None: all)."""
-    streams = residual(ops, ids, state)
-    return ops.head(ops.weights.head_mix, ops.weights.output, streams, rows)
+    return ops.head(ops.weights.head_mix, ops.weights.output, residual(ops, [(ids, state)]), rows)
 
 
-def residual(ops: Ops, ids: Sequence[int], state: Any) -> Array:
-    """Read `ids` at the end of `state`: the streams [T, S, H] after the last layer, before the head's mixer."""
-    streams = ops.spread(ops.embed(ops.weights.embed, ids))
-    for layer, memory in zip(ops.weights.layers, state.layers, strict=True):
+def step(ops: Ops, parts: Sequence[Part]) -> list[Array]:
+    """Read a few ids at the end of each state, all in one pass: logits [len(ids), vocabulary] per part.
+
+    Every state is open afterwards: `keep` takes back what is not accepted.
+    """
+    logits = ops.head(ops.weights.head_mix, ops.weights.output, residual(ops, parts, revocable=True), None)
+    return [logits[rows] for rows in part_rows(parts)]
+
+
+def part_rows(parts: Sequence[Part]) -> list[slice]:
+    """The rows of each part where all lie one after the other."""
+    ends = np.cumsum([len(ids) for ids, _ in parts]).tolist()
+    return [slice(end - len(ids), end) for end, (ids, _) in zip(ends, parts, strict=True)]
+
+
+def residual(ops: Ops, parts: Sequence[Part], revocable: bool = False) -> Array:
+    """Read each part's ids at the end of its state: the streams [T, S, H] after the last layer, for the head's mixer.
+
+    revocable: the states' `keep` can take the last of these tokens back.
+    """
+    rows = part_rows(parts)
+    streams = ops.spread(ops.embed(ops.weights.embed, [id for ids, _ in parts for id in ids]))
+    for index, layer in enumerate(ops.weights.layers):
         if layer.ngram is not None:
-            ops.ngram_inject(layer.ngram, streams, ops.ngram_rows(layer.ngram, ids, state.history), state.ngram)
-        run_layer(ops, layer, streams, memory, state.position)
-    state.advance(ids)
+            for (ids, state), own in zip(parts, rows, strict=True):
+                embedding = ops.ngram_rows(layer.ngram, ids, state.history)
+                ops.ngram_inject(layer.ngram, streams[own], embedding, state.ngram)
+        pieces = [Piece(own, s.layers[index], s.position) for own, (_, s) in zip(rows, parts, strict=True)]
+        run_layer(ops, layer, streams, pieces, revocable)
+    for ids, state in parts:
+        state.advance(ids, revocable)
     return streams
 
 
-def run_layer(ops: Ops, layer: Any, streams: Array, memory: Any, position: int) -> None:
-    """One layer on streams [T, S, H], in place; its tokens stand at `position` and on."""
+def run_layer(ops: Ops, layer: Any, streams: Array, pieces: Sequence[Piece], revocable: bool = False) -> None:
+    """One layer on streams [T, S, H], in place."""
     mixed, inject = ops.hyper_mix(streams, layer.hc_attn)
-    mixer = _attention if hasattr(layer.mixer, "indexer") else _gdn
-    ops.hyper_combine(streams, inject, mixer(ops, layer.mixer, mixed, memory, position))
+    if hasattr(layer.mixer, "indexer"):
+        out = _attention(ops, layer.mixer, mixed, pieces)
+    else:
+        out = _gdn(ops, layer.mixer, mixed, pieces, revocable)
+    ops.hyper_combine(streams, inject, out)
 
     mixed, inject = ops.hyper_mix(streams, layer.hc_ffn)
     ids, weights = ops.route(ops.linear(layer.experts.router, mixed), ops.config.experts_used)
     ops.hyper_combine(streams, inject, ops.experts(layer.experts, mixed, ids, weights))
 
 
-def _gdn(ops: Ops, weights: Any, x: Array, memory: Any, position: int) -> Array:
-    qkv, z, beta, alpha = ops.linear_many(weights.projections, x)
-    return ops.linear(weights.out, ops.gdn(weights, qkv, z, beta, alpha, memory))
+def _gdn(ops: Ops, weights: Any, x: Array, pieces: Sequence[Piece], revocable: bool) -> Array:
+    inputs = ops.linear_many(weights.projections, x)
+
+    def run(piece: Piece) -> Array:
+        qkv, z, beta, alpha = _rows(inputs, piece.rows)
+        return ops.gdn(weights, qkv, z, beta, alpha, piece.memory, revocable)
+
+    return ops.linear(weights.out, _by_piece(pieces, run))
 
 
-def _attention(ops: Ops, weights: Any, x: Array, cache: Any, position: int) -> Array:
-    q, k, v, *index = ops.linear_many(weights.projections, x)
-    queries, gate = ops.attention_prepare(weights, q, k, v, cache, position)
-    blocks = counts = None
-    if weights.indexer is not None:
-        index_q, index_k = index
-        ops.index_update(weights.indexer, index_k, cache, position)
-        blocks, counts = ops.index_select(weights.indexer, index_q, cache, position)
-    return ops.linear(weights.output, ops.sparse_attention(queries, gate, cache, blocks, counts, position))
+def _attention(ops: Ops, weights: Any, x: Array, pieces: Sequence[Piece]) -> Array:
+    inputs = ops.linear_many(weights.projections, x)
+
+    def attend(piece: Piece) -> Array:
+        q, k, v, *index = _rows(inputs, piece.rows)
+        cache, position = piece.memory, piece.position
+        queries, gate = ops.attention_prepare(weights, q, k, v, cache, position)
+        blocks = counts = None
+        if weights.indexer is not None:
+            index_q, index_k = index
+            ops.index_update(weights.indexer, index_k, cache, position)
+            blocks, counts = ops.index_select(weights.indexer, index_q, cache, position)
+        return ops.sparse_attention(queries, gate, cache, blocks, counts, position)
+
+    return ops.linear(weights.output, _by_piece(pieces, attend))
+
+
+def _rows(arrays: Sequence[Array], rows: slice) -> list[Array]:
+    return [array[rows] for array in arrays]
+
+
+def _by_piece(pieces: Sequence[Piece], work: Callable[[Piece], Array]) -> Array:
+    """What `work` gives for each piece, one after the other."""
+    results = [work(piece) for piece in pieces]
+    return results[0] if len(results) == 1 else np.concatenate(results)

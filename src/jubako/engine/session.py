@@ -26,6 +26,7 @@ class Session:
         self.ids: list[int] = []
         self.changes = 0
         self.state = executor.new_state(context)
+        self._open = 0  # tokens of the last step, if nothing was read since
         self._busy = Lock()
 
     @property
@@ -40,6 +41,7 @@ class Session:
     def _forget(self) -> None:
         self.changes += 1
         self.ids = []
+        self._open = 0
         self.state = self.executor.new_state(self.context)
 
     def keep_prefix_of(self, ids: Sequence[int]) -> int:
@@ -68,6 +70,27 @@ class Session:
         """Read one token; float32 logits [vocabulary] after it."""
         return self.prefill([id])
 
+    def step(self, ids: Sequence[int]) -> np.ndarray:
+        """Read a few ids in one pass; float32 logits [len(ids), vocabulary]. `keep` may take the last of them back."""
+        self.check_fits(ids, self.length)
+        with self._alone():
+            self.changes += 1
+            try:
+                [logits] = self.executor.step([(ids, self.state)])
+                self.ids.extend(ids)
+                self._open = len(ids)
+            except BaseException:
+                self._forget()
+                raise
+        return logits
+
+    def keep(self, count: int) -> None:
+        """Accept the first `count` of the tokens that the last step read, forget the others."""
+        with self._alone():
+            self.state.keep(count)
+            del self.ids[len(self.ids) - self._open + count :]
+            self._open = count
+
     def _read(
         self, ids: Sequence[int], *, last_only: bool, progress: Callable[[int], None] | None = None
     ) -> list[np.ndarray]:
@@ -80,6 +103,7 @@ class Session:
                 try:
                     result = self.executor.forward(part, self.state, last_only=last_only)
                     self.ids.extend(part)
+                    self._open = 0
                 except BaseException:
                     self._forget()
                     raise

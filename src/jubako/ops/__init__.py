@@ -59,8 +59,20 @@ class Ops(Protocol):
     def linear_many(self, weights: Sequence[Weights], x: Array) -> list[Array]:
         """Several products of one input, which is quantised once."""
 
-    def gdn(self, weights: Weights, qkv: Array, z: Array, beta: Array, alpha: Array, state: State) -> Array:
-        """A gated delta net from its raw projections to [T, heads*dim], which `weights.out` still has to project."""
+    def gdn(
+        self,
+        weights: Weights,
+        qkv: Array,
+        z: Array,
+        beta: Array,
+        alpha: Array,
+        state: State,
+        revocable: bool = False,
+    ) -> Array:
+        """A gated delta net from its raw projections to [T, heads*dim], which `weights.out` still has to project.
+
+        revocable: at most 16 tokens, and the sequence's `keep` may take the last of them back.
+        """
 
     def attention_prepare(
         self, weights: Weights, q: Array, k: Array, v: Array, cache: State, position: int

@@ -62,8 +62,17 @@ class CpuOps:
     def linear_many(self, weights: Sequence[Weight], x: Array) -> list[Array]:
         return _cpu.linear_many(weights, x)
 
-    def gdn(self, weights: Gdn, qkv: Array, z: Array, beta: Array, alpha: Array, state: _cpu.GdnState) -> Array:
-        return weights.kernel.run(qkv, z, beta, alpha, state)
+    def gdn(
+        self,
+        weights: Gdn,
+        qkv: Array,
+        z: Array,
+        beta: Array,
+        alpha: Array,
+        state: _cpu.GdnState,
+        revocable: bool = False,
+    ) -> Array:
+        return weights.kernel.run(qkv, z, beta, alpha, state, revocable)
 
     def attention_prepare(
         self, weights: Attention, q: Array, k: Array, v: Array, cache: _cpu.AttentionState, position: int

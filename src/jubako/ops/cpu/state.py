@@ -21,23 +21,56 @@ class CpuState:
     draft           the draft layer's `_cpu.AttentionState`, None without one
     draft_position  tokens the draft layer has read
 
-    Attention states forget their last tokens in constant time (`truncate`). Recurrent ones can't: to go back, copy
-    `GdnState.memory`, `.conv` and `.position`, `NgramState.past` and `.position` beforehand, and write them back.
+    After a revocable call the state is open: `keep` takes back all but the first of its tokens. Nothing is copied or
+    computed for that: attention states and the rings of past columns are found by position, recurrent ones hold the
+    call's tokens as factors that the next call applies (`GdnState.settle` does it at once).
     """
 
     context: int
     layers: list[_cpu.GdnState | _cpu.AttentionState]
     ngram: _cpu.NgramState | None
     draft: _cpu.AttentionState | None
-    keep: int  # length of history
+    looks_back: int  # length of history
     position: int = 0
     draft_position: int = 0
     history: list[int] = field(default_factory=list)
+    _before: list[int] = field(default_factory=list)  # history before the open tokens
+    _open: list[int] = field(default_factory=list)  # tokens of the last revocable call
 
-    def advance(self, ids: Sequence[int]) -> None:
+    def advance(self, ids: Sequence[int], revocable: bool = False) -> None:
         """Count `ids` as read."""
         self.position += len(ids)
-        self.history = [*self.history, *(int(id) for id in ids[-self.keep :])][-self.keep :] if self.keep else []
+        self._before, self._open = self.history, list(ids) if revocable else []
+        self.history = self._last(self.history, ids)
+
+    def keep(self, count: int) -> None:
+        """Accept the first `count` (at least one) of the tokens read by the last revocable call, forget the others."""
+        assert 1 <= count <= len(self._open), "only tokens of the last step can be taken back"
+        forgotten = len(self._open) - count
+        if forgotten == 0:
+            return
+        self.position -= forgotten
+        del self._open[count:]
+        self.history = self._last(self._before, self._open)
+        for state in self.layers:
+            if isinstance(state, _cpu.GdnState):
+                state.keep(count)
+            else:
+                state.truncate(self.position)
+        if self.ngram is not None:
+            self.ngram.truncate(self.position)
+
+    def settle(self) -> None:
+        """Make what was accepted real: recurrent states hold exactly `position` tokens, and nothing is open."""
+        self._open = []
+        for state in self.layers:
+            if isinstance(state, _cpu.GdnState):
+                state.settle()
+
+    def _last(self, history: Sequence[int], ids: Sequence[int]) -> list[int]:
+        if not self.looks_back:
+            return []
+        return [*history, *(int(id) for id in ids[-self.looks_back :])][-self.looks_back :]
 
     def reset(self) -> None:
         """Forget everything, keeping the address space."""
@@ -45,7 +78,7 @@ class CpuState:
             if state is not None:
                 state.reset()
         self.position = self.draft_position = 0
-        self.history = []
+        self.history, self._before, self._open = [], [], []
 
 
 def new_state(network: Network, context: int, kv_bits: int) -> CpuState:
@@ -56,7 +89,7 @@ def new_state(network: Network, context: int, kv_bits: int) -> CpuState:
         layers=[_mixer_state(config, layer.mixer, context, kv_bits) for layer in network.layers],
         ngram=next((layer.ngram.kernel.new_state() for layer in network.layers if layer.ngram), None),
         draft=_attention_state(config, network.draft.layer.mixer, context, kv_bits) if network.draft else None,
-        keep=config.ngram.size - 1 if config.ngram else 0,
+        looks_back=config.ngram.size - 1 if config.ngram else 0,
     )
 
 
