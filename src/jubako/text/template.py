@@ -1,8 +1,8 @@
 """Chats to text and ids, through the template that came with the model.
 
-The template is code from a downloaded file, so it runs in a process of its own (`template_worker.py`), which is kept
-and asked again and again: limits inside one process can't hold back a single long operation such as 10 ** 10 ** 10, a
-process can be killed. A render costs one round trip over a pipe.
+The template is code from a downloaded file, so it runs in a process of its own (`template_worker.py`, kept by
+`worker.py`): limits inside one process can't hold back a single long operation such as 10 ** 10 ** 10, a process can be
+killed. A render costs one round trip over a pipe.
 
 Special tokens come from the template's own text only. The worker returns which spans of the text the template
 spelled; special tokens are looked for inside those, all else, such as `<|im_end|>` in a message, is plain text. The
@@ -12,26 +12,19 @@ values a template sees are not altered for that, so it trims, splits and compare
 from __future__ import annotations
 
 import json
-import os
-import selectors
-import subprocess
-import sys
 import threading
-import time
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..errors import RequestError, TemplateError
 from .chatml import CHATML
 from .tokenizer import Tokenizer
+from .worker import WorkerProcess
 
 _WORKER = Path(__file__).with_name("template_worker.py")
-_START = 30.0  # seconds the worker may take to start
 _MEMORY = 512 << 20  # bytes the worker may hold
-_ANSWER = 256 << 20  # bytes an answer may have
 _SOURCE = 4 << 20  # characters a template may have
 
 Messages = Sequence[Mapping[str, Any]]
@@ -51,7 +44,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._worker: _Worker | None = None
+        self._worker: WorkerProcess | None = None
 
     def render(
         self,
@@ -112,7 +105,7 @@ class ChatTemplate:
             raise RequestError(f"the chat is not plain data: {error}") from error
         with self._lock:
             if not (self._worker and self._worker.alive()):
-                self._worker = _Worker(self._setup())
+                self._worker = WorkerProcess(_WORKER, self._setup())
             try:
                 answer = self._worker.ask(request, self._timeout)
             except TimeoutError:
@@ -133,84 +126,6 @@ class ChatTemplate:
         }
         seconds = int(self._timeout) + 1
         return json.dumps({"source": self.source, "globals": texts, "memory": _MEMORY, "seconds": seconds}).encode()
-
-
-class _Worker:
-    """One worker process; whatever goes wrong ends it. It also ends by itself when our side of the pipe closes."""
-
-    def __init__(self, setup: bytes) -> None:
-        paths = os.pathsep.join(path for path in sys.path if path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER)],  # -P: its own folder is no place to import from
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "TZ": os.environ.get("TZ", "")},
-        )
-        assert self._process.stdin and self._process.stdout
-        self._in, self._out = self._process.stdin, self._process.stdout
-        os.set_blocking(self._in.fileno(), False)
-        os.set_blocking(self._out.fileno(), False)
-        self._close = weakref.finalize(self, _end, self._process)
-        self._setup: bytes | None = setup
-
-    def alive(self) -> bool:
-        return self._close.alive and self._process.poll() is None
-
-    def close(self) -> None:
-        self._close()
-
-    def ask(self, request: bytes, timeout: float) -> dict[str, Any]:
-        """One exchange. Raises TimeoutError, another OSError or ValueError, and then the process is gone."""
-        try:
-            if self._setup:
-                self._exchange(self._setup, time.monotonic() + _START)
-                self._setup = None
-            return self._exchange(request, time.monotonic() + timeout)
-        except BaseException:
-            self.close()
-            raise
-
-    def _exchange(self, request: bytes, deadline: float) -> dict[str, Any]:
-        """Write and read as the pipes allow, in one thread."""
-        answer = bytearray()
-        expected = 4
-        unsent = memoryview(len(request).to_bytes(4, "big") + request)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._in, selectors.EVENT_WRITE)
-            selector.register(self._out, selectors.EVENT_READ)
-            while len(answer) < expected:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    raise TimeoutError
-                for key, _ in ready:
-                    if key.fileobj is self._in:
-                        unsent = unsent[os.write(self._in.fileno(), unsent[:65536]) :]
-                        if not unsent:
-                            selector.unregister(self._in)
-                    else:
-                        answer += _read(self._out)
-                if len(answer) >= 4:
-                    expected = 4 + int.from_bytes(answer[:4], "big")
-                    if expected > _ANSWER:
-                        raise OSError("its text is too long")
-        result: dict[str, Any] = json.loads(answer[4:])
-        return result
-
-
-def _read(stream: IO[bytes]) -> bytes:
-    data = os.read(stream.fileno(), 1 << 20)
-    if not data:
-        raise OSError("it used too much memory or time")
-    return data
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream:
-            stream.close()
 
 
 def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
