@@ -114,12 +114,16 @@ class Constraint:
     source    the schema as JSON text, the expression, the grammar; empty for json_object
     after     token ids after whose first occurrence in the answer the mask begins (the end of thinking); empty: at once
     prefix    bytes of the answer that the prompt already holds, as when a given beginning is continued
+    lead      text that comes first in the mask, before what `source` describes: the blank line after thinking
+    optional  the answer may end before any of `after` came; otherwise end tokens are barred until then
     """
 
     kind: str
     source: str = ""
     after: tuple[int, ...] = ()
     prefix: bytes = b""
+    lead: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True)
