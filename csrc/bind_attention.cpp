@@ -1,4 +1,6 @@
 // Attention: `Attention` (a layer's norms and sizes) works on `AttentionState`.
+#include <nanobind/stl/shared_ptr.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -31,11 +33,10 @@ public:
         require_shape(v, {tokens, keys}, "v");
         check(state);
         require(position == state.length, "tokens must come in order: position is not the length of the cache");
-        require(position + tokens <= state.layout.context, "position beyond the context");
+        require(position + tokens <= state.room(), "position beyond the pages of the context");
         Owned queries = output<float>({tokens, heads_, dim}), gates = output<float>({tokens, width});
         const float *q_in = q.data(), *k_in = k.data(), *v_in = v.data();
         float *q_out = queries.data(), *gate_out = gates.data();
-        uint8_t* cache = state.cache.as<uint8_t>();
         nb::gil_scoped_release release;
         rope_.prepare(position + tokens);
         parallel_for(tokens, [&](int64_t t) {
@@ -50,7 +51,7 @@ public:
             float* key = scratch<float>(Slot::ops_c, dim);
             for (int h = 0; h < kv_heads_; ++h) {
                 const size_t head = size_t(t) * keys + size_t(h) * dim;
-                uint8_t* record = state.layout.at(cache, h, position + t);
+                uint8_t* record = state.record(h, position + t);
                 std::copy(k_in + head, k_in + head + dim, key);
                 JUBAKO_CALL(attention_rotate(key, k_norm_.data(), dim, eps_, turn, rope_.pairs()));
                 JUBAKO_CALL(kv_store(state.layout, key, record));
@@ -107,13 +108,15 @@ void attend_some(const float* q, int heads, const float* gate, const AttentionSt
         start[t] = {static_cast<int32_t>(next), segments};
         for (int s = 0; s < segments; ++s) piece[next++] = {static_cast<int32_t>(t), s};
     }
+    const uint8_t* cache = state.memory->cache.as<uint8_t>();
+    const int32_t* table = state.table->pages.data();
     // partials [kv_heads][pieces]: a head's segments of a token lie side by side
     parallel_for(tasks, [&](int64_t task) {
         const int head = static_cast<int>(task / pieces);
         const Piece p = piece[task % pieces];
         const float* queries = q + size_t(first + p.token) * width + size_t(head) * group * dim;
-        JUBAKO_CALL(attend_segment(state.layout, state.cache.as<uint8_t>(), head, cells[first + p.token], p.segment, queries, dim,
-                                   group, partials + task * size));
+        JUBAKO_CALL(attend_segment(state.layout, cache, table, head, cells[first + p.token], p.segment, queries, dim, group,
+                                   partials + task * size));
     });
     parallel_for(count * kv_heads, [&](int64_t task) {
         const int head = static_cast<int>(task % kv_heads);
@@ -157,8 +160,7 @@ nb::ndarray<nb::numpy, float> decoded(const AttentionState& state, int64_t cell,
     auto result = output<float>({state.layout.kv_heads, state.layout.dim});
     require(cell >= 0 && cell < state.length, "no such cell");
     for (int h = 0; h < state.layout.kv_heads; ++h) {
-        const uint8_t* half = state.layout.at(state.cache.as<const uint8_t>(), h, cell) + offset;
-        JUBAKO_CALL(kv_load(state.layout, half, result.data() + size_t(h) * state.layout.dim));
+        JUBAKO_CALL(kv_load(state.layout, state.record(h, cell) + offset, result.data() + size_t(h) * state.layout.dim));
     }
     return result;
 }
@@ -166,8 +168,8 @@ nb::ndarray<nb::numpy, float> decoded(const AttentionState& state, int64_t cell,
 nb::ndarray<nb::numpy, float> pooled_key(const AttentionState& state, int64_t block) {
     require(state.ratio > 0 && block >= 0 && block < state.indexed / state.ratio, "no such block");
     auto result = output<float>({state.index_dim});
-    const float* column = state.pooled.as<const float>() + size_t(block / 16) * state.index_dim * 16 + block % 16;
-    for (int i = 0; i < state.index_dim; ++i) result.data()[i] = column[size_t(i) * 16];
+    const float* column = state.pooled().group(block / INDEX_GROUP) + block % INDEX_GROUP;
+    for (int i = 0; i < state.index_dim; ++i) result.data()[i] = column[size_t(i) * INDEX_GROUP];
     return result;
 }
 
@@ -180,11 +182,44 @@ void bind_attention(nanobind::module_& m) {
     using namespace jubako;
     nb::class_<Rope>(m, "Rope", "Cosines and sines of all positions, shared by the layers.")
         .def(nb::init<const Floats<1>&, float, int64_t>(), "frequencies"_a.noconvert(), "magnitude"_a, "positions"_a);
+    m.def("page_tokens", &page_tokens, "ratio"_a, "Tokens that a page must hold, or a multiple of it, for blocks of `ratio` tokens.");
+    nb::class_<AttentionPages>(m, "AttentionPages", "Keys, values and pooled index keys of one attention layer and many sequences.")
+        .def(nb::init<int64_t, int, int, int, int, int, int>(), "count"_a, "page"_a, "kv_heads"_a, "dim"_a, "bits"_a, "ratio"_a = 0,
+             "index_dim"_a = 0)
+        .def_prop_ro(
+            "cache",
+            [](AttentionPages& s) {
+                const size_t shape[] = {size_t(s.count), s.layout.page_bytes()};
+                return nb::ndarray<nb::numpy, uint8_t>(s.cache.as<uint8_t>(), 2, shape, nb::find(s));
+            },
+            "uint8 [count, bytes], a view: keys and values of each page.")
+        .def_prop_ro(
+            "pooled",
+            [](AttentionPages& s) {
+                const size_t shape[] = {size_t(s.count), s.pooled_floats() * sizeof(float)};
+                return nb::ndarray<nb::numpy, uint8_t>(s.pooled.as<uint8_t>(), 2, shape, nb::find(s));
+            },
+            "uint8 [count, bytes], a view: pooled index keys of each page.");
+    nb::class_<PageTable>(m, "PageTable", "The pages of one sequence, in the order of its tokens.")
+        .def(nb::init<int64_t>(), "limit"_a)
+        .def("__len__", [](const PageTable& t) { return t.pages.size(); })
+        .def("set", &PageTable::set, "place"_a, "page"_a, "Let a page be the one of that place; the place after the last adds one.")
+        .def("truncate", &PageTable::truncate, "count"_a, "Keep the first `count` pages.");
     nb::class_<AttentionState>(m, "AttentionState", "Keys and values of one attention layer and one sequence, and its indexer's keys.")
+        .def(nb::init<std::shared_ptr<AttentionPages>, std::shared_ptr<PageTable>>(), "pages"_a, "table"_a)
         .def(nb::init<int64_t, int, int, int, int, int>(), "context"_a, "kv_heads"_a, "dim"_a, "bits"_a, "ratio"_a = 0,
              "index_dim"_a = 0)
         .def_ro("length", &AttentionState::length, "Tokens in the cache.")
-        .def("reset", &AttentionState::reset, "Forget everything and give the memory back.")
+        .def("reset", &AttentionState::reset, "Forget everything; give the memory back if it is not shared.")
+        .def_prop_ro(
+            "raw_keys",
+            [](AttentionState& s) {
+                const size_t shape[] = {size_t(s.ratio == 0 ? 0 : s.ring), size_t(s.index_dim)};
+                return nb::ndarray<nb::numpy, float>(s.raw_keys.as<float>(), 2, shape, nb::find(s));
+            },
+            "float32 [ring, index_dim], a view: the raw index key of token p at p mod ring.")
+        .def("resume", &AttentionState::resume, "length"_a,
+             "Take the first `length` tokens of the pages as read; raw_keys must be as they were then.")
         .def("truncate", &AttentionState::truncate, "length"_a,
              "Forget all tokens from `length` on, in constant time. With an indexer at most 32 tokens can be taken back.")
         .def("key", [](const AttentionState& s, int64_t cell) { return decoded(s, cell, 0); }, "cell"_a,

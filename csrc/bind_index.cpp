@@ -27,7 +27,7 @@ public:
         require_shape(raw, {tokens, shape_.dim}, "raw index keys");
         check(state);
         require(position == state.indexed, "index keys must come in order: position is not the number of tokens indexed");
-        require(position + tokens <= state.layout.context, "position beyond the context");
+        require(position + tokens <= state.room(), "position beyond the pages of the context");
         const float* from = raw.data();
         float* ring = state.raw_keys.as<float>();
         nb::gil_scoped_release release;
@@ -39,7 +39,8 @@ public:
             if ((token + 1) % shape_.ratio != 0) continue;
             const int64_t block = token / shape_.ratio;
             const float* turn = rope_.at(block * shape_.ratio);
-            JUBAKO_CALL(index_pool(shape_, ring, state.ring, block, k_norm_.data(), turn, buffer, state.pooled.as<float>()));
+            float* group = state.pooled().group(block / INDEX_GROUP);
+            JUBAKO_CALL(index_pool(shape_, ring, state.ring, block, k_norm_.data(), turn, buffer, group));
         }
         state.indexed = position + tokens;
         state.deepest = std::max(state.deepest, state.indexed);
@@ -85,9 +86,10 @@ private:
             const float* turn = rope_.at(position + easy + i);
             JUBAKO_CALL(index_query(shape_, q + (easy + i) * width, q_norm_.data(), turn, queries + i * width));
         }
+        const IndexKeys keys = state.pooled();
         parallel_for((groups + GROUP_TILE - 1) / GROUP_TILE, [&](int64_t task) {
             const int64_t first = task * GROUP_TILE, last = std::min(groups, first + GROUP_TILE);
-            JUBAKO_CALL(index_score(shape_, queries, static_cast<int>(scored), state.pooled.as<const float>(), first, last, scores, stride));
+            JUBAKO_CALL(index_score(shape_, queries, static_cast<int>(scored), keys, first, last, scores, stride));
         });
         parallel_for(scored, [&](int64_t i) {
             counts[easy + i] = budget_;

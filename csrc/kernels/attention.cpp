@@ -17,6 +17,19 @@ void prefetch(const uint8_t* p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T0);
 }
 
+// Where the cells [first, first + count) lie. Those of a block follow each other, and those of the tail within a page.
+void find_records(const KvLayout& layout, const uint8_t* cache, const int32_t* table, int head, const Cells& cells, int64_t first,
+                  int count, const uint8_t** records) {
+    const size_t size = layout.record();
+    for (int i = 0; i < count;) {
+        const int64_t place = first + i, cell = cells.cell(place);
+        const int64_t run = place < cells.block_cells ? cells.ratio - place % cells.ratio : layout.page - cell % layout.page;
+        const int end = run < count - i ? i + int(run) : count;
+        const uint8_t* record = cache + layout.at(table, head, cell);
+        for (; i < end; ++i, record += size) records[i] = record;
+    }
+}
+
 // Products of H query heads with C decoded rows: scores[h][c].
 template <int H, int C>
 inline void score_tile(const float* q, const float* rows, int dim, float* scores, size_t stride) {
@@ -123,8 +136,8 @@ void kv_load(const KvLayout& layout, const uint8_t* half_record, float* row) {
     for (int i = 0; i < dim; i += LANES) store(row + i, load_f16(values + i) * splat(scale));
 }
 
-void attend_segment(const KvLayout& layout, const uint8_t* cache, int head, const Cells& cells, int segment, const float* q,
-                    size_t q_stride, int group, float* partial) {
+void attend_segment(const KvLayout& layout, const uint8_t* cache, const int32_t* table, int head, const Cells& cells, int segment,
+                    const float* q, size_t q_stride, int group, float* partial) {
     const int dim = layout.dim;
     const size_t half = layout.half_record();
     const int64_t first = segment * cells.segment_cells();
@@ -143,9 +156,8 @@ void attend_segment(const KvLayout& layout, const uint8_t* cache, int head, cons
     for (int h = 0; h < rows_padded; ++h) {
         memcpy(queries + size_t(h) * dim, q + size_t(h < group ? h : group - 1) * q_stride, size_t(dim) * sizeof(float));
     }
-    for (int i = 0; i < padded + ATTEND_TILE; ++i) {
-        records[i] = layout.at(cache, head, cells.cell(first + (i < count ? i : count - 1)));
-    }
+    find_records(layout, cache, table, head, cells, first, count, records);
+    for (int i = count; i < padded + ATTEND_TILE; ++i) records[i] = records[count - 1];
 
     for (int cell = 0; cell < padded; cell += ATTEND_TILE) {
         for (int i = 0; i < ATTEND_TILE; ++i) {

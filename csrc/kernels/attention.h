@@ -1,6 +1,6 @@
 // The key/value cache and attention over chosen cells. A cell is the place of one token.
 //
-//   cache   [kv_heads][context][record], bytes
+//   cache   [pages][kv_heads][tokens of a page][record], bytes; a sequence's table says which pages are its own
 //   record  8 bit:   key int8[dim], key scales float32[dim/32], value int8[dim], value scales float32[dim/32]
 //           16 bit:  key half[dim], key scale float32, value half[dim], value scale float32
 //
@@ -23,15 +23,15 @@ constexpr int ATTEND_MAX_SEGMENTS = 64;
 constexpr int ATTEND_TILE = 16;         // cells decoded at a time
 
 struct KvLayout {
-    int kv_heads, dim, bits;
-    int64_t context;
+    int kv_heads, dim, bits, page;  // page: tokens of one
 
     KV_INLINE size_t half_record() const { return bits == 8 ? size_t(dim) + dim / KV_BLOCK * sizeof(float) : 2 * size_t(dim) + sizeof(float); }
     KV_INLINE size_t record() const { return 2 * half_record(); }
-    KV_INLINE size_t bytes() const { return record() * kv_heads * context; }
-    KV_INLINE uint8_t* at(uint8_t* cache, int head, int64_t cell) const { return cache + (size_t(head) * context + cell) * record(); }
-    KV_INLINE const uint8_t* at(const uint8_t* cache, int head, int64_t cell) const {
-        return cache + (size_t(head) * context + cell) * record();
+    KV_INLINE size_t page_bytes() const { return record() * kv_heads * page; }
+    // Bytes from the start of the cache to a cell's record.
+    KV_INLINE size_t at(const int32_t* table, int head, int64_t cell) const {
+        const uint32_t place = uint32_t(cell) / uint32_t(page), within = uint32_t(cell) % uint32_t(page);
+        return ((size_t(table[place]) * kv_heads + head) * page + within) * record();
     }
 };
 
@@ -67,7 +67,7 @@ JUBAKO_KERNELS(
     // The inverse.
     void kv_load(const KvLayout& layout, const uint8_t* half_record, float* row);
     // Attention of the `group` query heads q [group rows, q_stride apart] of kv head `head` over one segment of the cells.
-    void attend_segment(const KvLayout& layout, const uint8_t* cache, int head, const Cells& cells, int segment, const float* q,
+    void attend_segment(const KvLayout& layout, const uint8_t* cache, const int32_t* table, int head, const Cells& cells, int segment, const float* q,
                         size_t q_stride, int group, float* partial);
     // out [dim] = sigmoid(gate) · the merged segments of query head `row` of the group; partials lie `stride` floats apart.
     void attend_merge(int dim, int group, int row, const float* partials, size_t stride, int segments, const float* gate, float* out);

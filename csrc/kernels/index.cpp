@@ -11,18 +11,18 @@ constexpr int GROUPS = 4;  // groups of 16 blocks scored together
 constexpr int GROUPS = 1;
 #endif
 constexpr int HEADS = 4;
+static_assert(INDEX_GROUP == LANES);
 
 // Adds the rectified products of H heads to the totals of G groups.
 template <int G, int H>
-inline void score_tile(const float* q, int dim, const float* keys, Lanes* totals) {
+inline void score_tile(const float* q, int dim, const float* const* keys, Lanes* totals) {
     Lanes acc[G][H];
     for (int g = 0; g < G; ++g) {
         for (int h = 0; h < H; ++h) acc[g][h] = zero();
     }
-    const size_t group_size = size_t(dim) * LANES;
     for (int d = 0; d < dim; ++d) {
         Lanes key[G];
-        for (int g = 0; g < G; ++g) key[g] = load(keys + g * group_size + size_t(d) * LANES);
+        for (int g = 0; g < G; ++g) key[g] = load(keys[g] + size_t(d) * LANES);
         for (int h = 0; h < H; ++h) {
             const Lanes value = splat(q[size_t(h) * dim + d]);
             for (int g = 0; g < G; ++g) acc[g][h] = fma(value, key[g], acc[g][h]);
@@ -34,7 +34,7 @@ inline void score_tile(const float* q, int dim, const float* keys, Lanes* totals
 }
 
 template <int G>
-void score_groups(const IndexShape& shape, const float* q, const float* keys, float* scores) {
+void score_groups(const IndexShape& shape, const float* q, const float* const* keys, float* scores) {
     Lanes totals[G];
     for (int g = 0; g < G; ++g) totals[g] = zero();
     int h = 0;
@@ -84,7 +84,7 @@ inline uint32_t as_bits(float x) {
 }  // namespace
 
 void index_pool(const IndexShape& shape, const float* raw, int ring, int64_t block, const float* gamma, const float* turn,
-                float* scratch, float* keys) {
+                float* scratch, float* group) {
     const int dim = shape.dim;
     const float share = 1.0f / float(shape.ratio);
     for (int i = 0; i < dim; i += LANES) {
@@ -96,8 +96,8 @@ void index_pool(const IndexShape& shape, const float* raw, int ring, int64_t blo
     }
     rms_norm(scratch, gamma, dim, shape.eps, scratch);
     rotate(scratch, turn, shape.pairs);
-    float* column = keys + size_t(block / LANES) * dim * LANES + size_t(block % LANES);
-    for (int i = 0; i < dim; ++i) column[size_t(i) * LANES] = scratch[i];
+    float* column = group + size_t(block % INDEX_GROUP);
+    for (int i = 0; i < dim; ++i) column[size_t(i) * INDEX_GROUP] = scratch[i];
 }
 
 void index_query(const IndexShape& shape, const float* q, const float* gamma, const float* turn, float* out) {
@@ -108,19 +108,18 @@ void index_query(const IndexShape& shape, const float* q, const float* gamma, co
     }
 }
 
-void index_score(const IndexShape& shape, const float* q, int queries, const float* keys, int64_t first, int64_t last,
+void index_score(const IndexShape& shape, const float* q, int queries, const IndexKeys& keys, int64_t first, int64_t last,
                  float* scores, int64_t stride) {
-    const size_t group_size = size_t(shape.dim) * LANES, query_size = size_t(shape.heads) * shape.dim;
+    const size_t query_size = size_t(shape.heads) * shape.dim;
+    const float* tile[GROUPS];
     int64_t group = first;
     for (; group + GROUPS <= last; group += GROUPS) {
-        for (int i = 0; i < queries; ++i) {
-            score_groups<GROUPS>(shape, q + i * query_size, keys + group * group_size, scores + i * stride + group * LANES);
-        }
+        for (int g = 0; g < GROUPS; ++g) tile[g] = keys.group(group + g);
+        for (int i = 0; i < queries; ++i) score_groups<GROUPS>(shape, q + i * query_size, tile, scores + i * stride + group * LANES);
     }
     for (; group < last; ++group) {
-        for (int i = 0; i < queries; ++i) {
-            score_groups<1>(shape, q + i * query_size, keys + group * group_size, scores + i * stride + group * LANES);
-        }
+        tile[0] = keys.group(group);
+        for (int i = 0; i < queries; ++i) score_groups<1>(shape, q + i * query_size, tile, scores + i * stride + group * LANES);
     }
 }
 

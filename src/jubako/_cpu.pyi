@@ -1,6 +1,7 @@
 """The CPU kernels of Jubako. Types only: made from the built module with nanobind.stubgen, array shapes left out."""
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,11 +80,42 @@ class Rope:
 
     def __init__(self, frequencies: NDArray[np.float32], magnitude: float, positions: int) -> None: ...
 
+def page_tokens(ratio: int) -> int:
+    """Tokens that a page must hold, or a multiple of it, for blocks of `ratio` tokens."""
+
+class AttentionPages:
+    """Keys, values and pooled index keys of one attention layer and many sequences."""
+
+    def __init__(
+        self, count: int, page: int, kv_heads: int, dim: int, bits: int, ratio: int = 0, index_dim: int = 0
+    ) -> None: ...
+    @property
+    def cache(self) -> NDArray[np.uint8]:
+        """uint8 [count, bytes], a view: keys and values of each page."""
+
+    @property
+    def pooled(self) -> NDArray[np.uint8]:
+        """uint8 [count, bytes], a view: pooled index keys of each page."""
+
+class PageTable:
+    """The pages of one sequence, in the order of its tokens."""
+
+    def __init__(self, limit: int) -> None: ...
+    def __len__(self) -> int: ...
+    def set(self, place: int, page: int) -> None:
+        """Let a page be the one of that place; the place after the last adds one."""
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` pages."""
+
 class AttentionState:
     """
     Keys and values of one attention layer and one sequence, and its indexer's keys.
     """
 
+    @overload
+    def __init__(self, pages: AttentionPages, table: PageTable) -> None: ...
+    @overload
     def __init__(
         self, context: int, kv_heads: int, dim: int, bits: int, ratio: int = 0, index_dim: int = 0
     ) -> None: ...
@@ -92,7 +124,14 @@ class AttentionState:
         """Tokens in the cache."""
 
     def reset(self) -> None:
-        """Forget everything and give the memory back."""
+        """Forget everything; give the memory back if it is not shared."""
+
+    @property
+    def raw_keys(self) -> NDArray[np.float32]:
+        """float32 [ring, index_dim], a view: the raw index key of token p at p mod ring."""
+
+    def resume(self, length: int) -> None:
+        """Take the first `length` tokens of the pages as read; raw_keys must be as they were then."""
 
     def truncate(self, length: int) -> None:
         """
