@@ -62,6 +62,7 @@ class Tokenizer:
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._bpe.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
         self._alphabet = byte_alphabet()
+        self._characters = {byte: character for character, byte in self._alphabet.items()}
         self.bos_id = vocabulary.bos_id
         self.special_ids = frozenset(specials.values())
         ends = {self._ids[token] for token in _TURN_ENDS if token in self._ids}
@@ -136,6 +137,14 @@ class Tokenizer:
             except KeyError:
                 pass
         return text.encode("utf-8", "replace")
+
+    def byte_id(self, byte: int) -> int:
+        """The normal token that spells one byte; every vocabulary has all 256."""
+        return self._ids[self._characters[byte]]
+
+    def is_normal(self, token_id: int) -> bool:
+        """Whether a token is a piece of text, and nothing else."""
+        return bool(self._kinds[token_id] == NORMAL)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token by its spelling in the file, or None."""
