@@ -11,8 +11,9 @@ from ..arch.config import Config
 from ..arch.weights import Network
 from ..errors import MachineError
 from ..ops.cpu import CpuOps, CpuState
-from .executor import STEP_COLUMNS
-from .forward import forward, step
+from .draft_layer import propose, remember
+from .executor import STEP_COLUMNS, DraftWish
+from .forward import part_rows, residual
 
 
 class CpuExecutor:
@@ -23,6 +24,7 @@ class CpuExecutor:
         if kv_bits == 8 and self.config.head_dim % 32 and not all(self.config.recurrent):
             raise MachineError(f"heads of {self.config.head_dim} do not fit the 8-bit cache; ask for kv_bits 16")
         self.ops = CpuOps(network, threads)
+        self.drafts = network.draft is not None
         self._kv_bits = kv_bits
 
     def new_state(self, context: int) -> CpuState:
@@ -37,14 +39,30 @@ class CpuExecutor:
 
     def forward(self, ids: Sequence[int], state: CpuState, *, last_only: bool) -> np.ndarray:
         """See `Executor.forward`."""
-        rows = slice(len(ids) - 1, None) if last_only else None
-        logits: np.ndarray = forward(self.ops, ids, state, rows)
+        streams = self._read([(ids, state)], revocable=False)
+        logits: np.ndarray = self._head(streams, slice(len(ids) - 1, None) if last_only else None)
         return logits
 
     def step(self, parts: Sequence[tuple[Sequence[int], CpuState]]) -> list[np.ndarray]:
         """See `Executor.step`."""
         assert 0 < sum(len(ids) for ids, _ in parts) <= STEP_COLUMNS
-        return step(self.ops, parts)
+        logits = self._head(self._read(parts, revocable=True), None)
+        return [logits[rows] for rows in part_rows(parts)]
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
+        """See `Executor.draft`."""
+        return propose(self.ops, wishes)
+
+    def _read(self, parts: Sequence[tuple[Sequence[int], CpuState]], revocable: bool) -> np.ndarray:
+        streams: np.ndarray = residual(self.ops, parts, revocable)
+        if self.drafts:
+            for rows, (ids, state) in zip(part_rows(parts), parts, strict=True):
+                remember(self.ops, state, ids, streams[rows], revocable)
+        return streams
+
+    def _head(self, streams: np.ndarray, rows: slice | None) -> np.ndarray:
+        logits: np.ndarray = self.ops.head(self.ops.weights.head_mix, self.ops.weights.output, streams, rows)
+        return logits
 
 
 def cache_bytes(config: Config, context: int, kv_bits: int) -> int:

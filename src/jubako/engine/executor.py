@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,10 +25,26 @@ class State(Protocol):
         """
 
 
+class DraftWish(NamedTuple):
+    """What the draft layer shall guess for one sequence.
+
+    next   the token that comes next for sure, which the state has not read yet
+    depth  drafts wanted, at most
+    pick   the draft for logits [vocabulary], None to stop there; where `pick` is None the likeliest token is taken
+    """
+
+    next: int
+    state: Any
+    depth: int
+    pick: Callable[[np.ndarray], int | None] | None = None
+
+
 class Executor(Protocol):
     """Runs one network on one device."""
 
     config: Config
+    drafts: bool
+    """Whether there is a draft layer."""
 
     def new_state(self, context: int) -> Any:
         """An empty state with room for `context` tokens. Raises MachineError if that does not fit in memory."""
@@ -41,4 +57,10 @@ class Executor(Protocol):
 
         Gives float32 logits [len(ids), vocabulary] per part. A token's bits do not depend on the others. The states,
         each of another sequence, may take tokens back afterwards: see `State.keep`.
+        """
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
+        """Up to `depth` tokens for each wish, of as many sequences: guesses at what follows its `next`.
+
+        The draft layer first reads what was accepted since its last call. Only with `drafts`.
         """

@@ -22,20 +22,6 @@ class Piece:
     position: int
 
 
-def forward(ops: Ops, ids: Sequence[int], state: Any, rows: slice | None) -> Array:
-    """Read `ids` at the end of `state`: logits [rows, vocabulary] after the wanted ones (None: all)."""
-    return ops.head(ops.weights.head_mix, ops.weights.output, residual(ops, [(ids, state)]), rows)
-
-
-def step(ops: Ops, parts: Sequence[Part]) -> list[Array]:
-    """Read a few ids at the end of each state, all in one pass: logits [len(ids), vocabulary] per part.
-
-    Every state is open afterwards: `keep` takes back what is not accepted.
-    """
-    logits = ops.head(ops.weights.head_mix, ops.weights.output, residual(ops, parts, revocable=True), None)
-    return [logits[rows] for rows in part_rows(parts)]
-
-
 def part_rows(parts: Sequence[Part]) -> list[slice]:
     """The rows of each part where all lie one after the other."""
     ends = np.cumsum([len(ids) for ids, _ in parts]).tolist()
@@ -47,6 +33,8 @@ def residual(ops: Ops, parts: Sequence[Part], revocable: bool = False) -> Array:
 
     revocable: the states' `keep` can take the last of these tokens back.
     """
+    for ids, state in parts:
+        state.reserve(state.position + len(ids))
     rows = part_rows(parts)
     streams = ops.spread(ops.embed(ops.weights.embed, [id for ids, _ in parts for id in ids]))
     for index, layer in enumerate(ops.weights.layers):
@@ -69,7 +57,11 @@ def run_layer(ops: Ops, layer: Any, streams: Array, pieces: Sequence[Piece], rev
     else:
         out = _gdn(ops, layer.mixer, mixed, pieces, revocable)
     ops.hyper_combine(streams, inject, out)
+    run_experts(ops, layer, streams)
 
+
+def run_experts(ops: Ops, layer: Any, streams: Array) -> None:
+    """The second half of a layer on streams [T, S, H], in place."""
     mixed, inject = ops.hyper_mix(streams, layer.hc_ffn)
     ids, weights = ops.route(ops.linear(layer.experts.router, mixed), ops.config.experts_used)
     ops.hyper_combine(streams, inject, ops.experts(layer.experts, mixed, ids, weights))

@@ -6,23 +6,30 @@ from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
+import torch
 
 from ..arch.reference import GdnState, Reference, State
 from ..arch.weights import Network
+from .executor import DraftWish
 
 
 class ReferenceState:
-    """A reference state, and copies of it after each token of the last step."""
+    """A reference state, and copies of it after each token of the last step.
+
+    carry: the tokens that the draft layer has not read, each with the trunk's streams [1, S, H].
+    """
 
     def __init__(self, now: State) -> None:
         self.now = now
         self.steps: list[State] = []
+        self.carry: list[tuple[int, torch.Tensor]] = []
 
     def keep(self, count: int) -> None:
         """See `executor.State.keep`."""
         assert 1 <= count <= len(self.steps), "only tokens of the last step can be taken back"
-        self.now = self.steps[count - 1]
+        del self.carry[len(self.carry) - len(self.steps) + count :]
         del self.steps[count:]
+        self.now = self.steps[-1]
 
 
 class ReferenceExecutor:
@@ -30,6 +37,7 @@ class ReferenceExecutor:
 
     def __init__(self, network: Network) -> None:
         self.config = network.config
+        self.drafts = network.draft is not None
         self._reference = Reference(network)
 
     def new_state(self, context: int) -> ReferenceState:
@@ -39,19 +47,47 @@ class ReferenceExecutor:
     def forward(self, ids: Sequence[int], state: ReferenceState, *, last_only: bool) -> np.ndarray:
         """See `Executor.forward`."""
         state.steps = []
-        return self._reference.forward(ids, state.now, [len(ids) - 1] if last_only else None).numpy()
+        streams = self._read(ids, state)
+        return self._reference.head(streams, [len(ids) - 1] if last_only else None).numpy()
 
     def step(self, parts: Sequence[tuple[Sequence[int], ReferenceState]]) -> list[np.ndarray]:
         """See `Executor.step`. Tokens are read one after the other, so that there is a state after each."""
         return [self._step(ids, state) for ids, state in parts]
 
+    def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
+        """See `Executor.draft`. Every draft chooses its own blocks."""
+        return [self._draft(wish) for wish in wishes]
+
+    def _read(self, ids: Sequence[int], state: ReferenceState) -> torch.Tensor:
+        streams = self._reference.residual(ids, state.now)
+        if self.drafts:
+            state.carry += zip(ids, streams[:, None], strict=True)
+        return streams
+
     def _step(self, ids: Sequence[int], state: ReferenceState) -> np.ndarray:
         state.steps, logits = [], []
         for id in ids:
             state.now = _copied(state.now)
-            logits.append(self._reference.forward([id], state.now).numpy())
+            logits.append(self._reference.head(self._read([id], state)).numpy())
             state.steps.append(state.now)
         return np.concatenate(logits)
+
+    def _draft(self, wish: DraftWish) -> list[int]:
+        state, drafts = wish.state, list[int]()
+        ids = [*(id for id, _ in state.carry[1:]), wish.next]
+        wide = torch.cat([streams for _, streams in state.carry])
+        logits, wide = self._reference.draft(ids, wide, state.now)
+        state.carry, state.steps = [], []
+        ahead = _copied(state.now)
+        while True:
+            row = logits[-1].numpy()
+            token = int(row.argmax()) if wish.pick is None else wish.pick(row)
+            if token is None:
+                return drafts
+            drafts.append(token)
+            if len(drafts) == wish.depth:
+                return drafts
+            logits, wide = self._reference.draft([token], wide[-1:], ahead)
 
 
 def _copied(state: State) -> State:

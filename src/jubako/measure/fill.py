@@ -28,6 +28,10 @@ def fill_caches(session: Session, ids: Sequence[int]) -> bool:
         for layer, memory in zip(ops.weights.layers, session.state.layers, strict=True):
             if hasattr(layer.mixer, "indexer"):
                 _fill_layer(ops, layer.mixer, memory, session.state.position, len(part), generator)
+        if session.state.draft is not None:
+            draft_position = session.state.draft_position
+            _fill_layer(ops, ops.weights.draft.layer.mixer, session.state.draft, draft_position, len(part), generator)
+            session.state.draft_position += len(part)
         session.state.advance(part)
         session.ids.extend(part)
     return True

@@ -82,6 +82,9 @@ class Ops(Protocol):
         Gives queries [T, heads, D] and gate [T, heads*D].
         """
 
+    def attention_store(self, weights: Weights, k: Array, v: Array, cache: State, position: int) -> None:
+        """`attention_prepare` for tokens that ask nothing: their keys and values are appended, that is all."""
+
     def index_update(self, indexer: Weights, raw_k: Array, cache: State, position: int) -> None:
         """Take the raw index keys [T, D] of the tokens from `position` on; pool the blocks that become complete."""
 

@@ -12,6 +12,7 @@ from ... import _cpu
 from ...arch import weights as arch
 from ...arch.ngram import ngram_row_ids
 from ...errors import MachineError
+from .kv import KvPool
 from .state import CpuState, new_state
 from .weights import Attention, Experts, Gdn, Indexer, Ngram, Weight, prepare
 
@@ -31,8 +32,8 @@ class CpuOps:
         self.config = network.config
         self.weights = prepare(network)
 
-    def new_state(self, context: int, kv_bits: int = 8) -> CpuState:
-        return new_state(self.weights, context, kv_bits)
+    def new_state(self, context: int, kv_bits: int = 8, pool: KvPool | None = None) -> CpuState:
+        return new_state(self.weights, context, kv_bits, pool)
 
     def embed(self, weight: Weight, ids: Sequence[int] | Array) -> Array:
         return _cpu.decode_rows(weight, np.ascontiguousarray(ids, dtype=np.int64))
@@ -78,6 +79,12 @@ class CpuOps:
         self, weights: Attention, q: Array, k: Array, v: Array, cache: _cpu.AttentionState, position: int
     ) -> tuple[Array, Array]:
         return weights.kernel.prepare(q, k, v, cache, position)
+
+    def attention_store(
+        self, weights: Attention, k: Array, v: Array, cache: _cpu.AttentionState, position: int
+    ) -> None:
+        nothing = np.zeros((len(k), 2 * self.config.heads * self.config.head_dim), np.float32)
+        weights.kernel.prepare(nothing, k, v, cache, position)
 
     def index_update(self, indexer: Indexer, raw_k: Array, cache: _cpu.AttentionState, position: int) -> None:
         indexer.kernel.update(raw_k, cache, position)

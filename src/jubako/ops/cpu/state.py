@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ... import _cpu
-from ...arch.config import Config
+from ..pages import Saved
+from .kv import KvPool, SequencePages
 from .weights import Attention, Gdn, Network
+
+CARRY = 32  # tokens the draft layer may lag behind; two steps' worth
 
 
 @dataclass
@@ -20,6 +25,9 @@ class CpuState:
     ngram           `_cpu.NgramState`, None without an n-gram table
     draft           the draft layer's `_cpu.AttentionState`, None without one
     draft_position  tokens the draft layer has read
+    carry           what the trunk gave for the tokens it has not read yet: float32 [CARRY, streams, hidden], of which
+                    the first len(carry_ids) rows count; None without a draft layer
+    carry_ids       those tokens: draft_position + len(carry_ids) == position
 
     After a revocable call the state is open: `keep` takes back all but the first of its tokens. Nothing is copied or
     computed for that: attention states and the rings of past columns are found by position, recurrent ones hold the
@@ -30,10 +38,13 @@ class CpuState:
     layers: list[_cpu.GdnState | _cpu.AttentionState]
     ngram: _cpu.NgramState | None
     draft: _cpu.AttentionState | None
+    carry: np.ndarray | None
     looks_back: int  # length of history
+    pages: SequencePages | None = None  # None: memory of its own
     position: int = 0
     draft_position: int = 0
     history: list[int] = field(default_factory=list)
+    carry_ids: list[int] = field(default_factory=list)
     _before: list[int] = field(default_factory=list)  # history before the open tokens
     _open: list[int] = field(default_factory=list)  # tokens of the last revocable call
 
@@ -51,6 +62,8 @@ class CpuState:
             return
         self.position -= forgotten
         del self._open[count:]
+        if self.carry is not None:
+            del self.carry_ids[-forgotten:]
         self.history = self._last(self._before, self._open)
         for state in self.layers:
             if isinstance(state, _cpu.GdnState):
@@ -59,6 +72,65 @@ class CpuState:
                 state.truncate(self.position)
         if self.ngram is not None:
             self.ngram.truncate(self.position)
+
+    def reserve(self, end: int) -> None:
+        """Make the cells from the first that may still be written up to `end` this sequence's own."""
+        if self.pages is not None:
+            self.pages.own(self._writes_from(), end)
+
+    def lacks(self, end: int) -> int:
+        """Pages that `reserve(end)` would take."""
+        return self.pages.lacks(self._writes_from(), end) if self.pages is not None else 0
+
+    def _writes_from(self) -> int:
+        return self.position if self.draft is None else min(self.position, self.draft_position)
+
+    def save(self) -> Saved:
+        """All of it, for `resume`. Pages are held, not copied: give them back with `pages.release`."""
+        assert self.pages is not None, "a state with memory of its own can't be shared"
+        self.settle()
+        fixed = np.concatenate([array.reshape(-1).view(np.uint8) for array in self._fixed()])
+        ids = self.pages.holding(self.position)
+        return Saved(self.position, self.draft_position, fixed, ids)
+
+    def resume(self, saved: Saved, ids: Sequence[int]) -> None:
+        """Become what was saved after the tokens `ids`."""
+        assert self.pages is not None and len(ids) == saved.position
+        self.reset()
+        self.pages.share(saved.pages)
+        start = 0
+        for array in self._fixed():
+            array.reshape(-1).view(np.uint8)[:] = saved.fixed[start : start + array.nbytes]
+            start += array.nbytes
+        self.position, self.draft_position = saved.position, saved.draft_position
+        for state in (*self.layers, self.ngram):
+            if isinstance(state, _cpu.AttentionState):
+                state.resume(self.position)
+            elif state is not None:
+                state.position = self.position
+        if self.draft is not None:
+            self.draft.resume(self.draft_position)
+            self.carry_ids = [int(id) for id in ids[self.draft_position :]]
+        self.history = self._last([], ids)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of `Saved.fixed`."""
+        return sum(array.nbytes for array in self._fixed())
+
+    def _fixed(self) -> list[np.ndarray]:
+        """What has the same size however long the sequence is."""
+        arrays: list[np.ndarray] = []
+        for state in (*self.layers, self.draft):
+            if isinstance(state, _cpu.GdnState):
+                arrays += [state.memory, state.conv]
+            elif state is not None:
+                arrays.append(state.raw_keys)
+        if self.ngram is not None:
+            arrays.append(self.ngram.past)
+        if self.carry is not None:
+            arrays.append(self.carry)
+        return arrays
 
     def settle(self) -> None:
         """Make what was accepted real: recurrent states hold exactly `position` tokens, and nothing is open."""
@@ -73,34 +145,40 @@ class CpuState:
         return [*history, *(int(id) for id in ids[-self.looks_back :])][-self.looks_back :]
 
     def reset(self) -> None:
-        """Forget everything, keeping the address space."""
+        """Forget everything, keeping the address space; pages go back to their pool."""
+        if self.pages is not None:
+            self.pages.release()
         for state in (*self.layers, self.ngram, self.draft):
             if state is not None:
                 state.reset()
         self.position = self.draft_position = 0
-        self.history, self._before, self._open = [], [], []
+        self.history, self._before, self._open, self.carry_ids = [], [], [], []
 
 
-def new_state(network: Network, context: int, kv_bits: int) -> CpuState:
-    """An empty state. Raises MemoryError when the system refuses the address space."""
+def new_state(network: Network, context: int, kv_bits: int, pool: KvPool | None = None) -> CpuState:
+    """An empty state, its keys and values in `pool`. Raises MemoryError when the system refuses the address space."""
     config = network.config
+    pages = SequencePages(pool) if pool else None
+    shared = iter(pool.layers) if pool else None
+
+    def mixer_state(mixer: Gdn | Attention) -> _cpu.GdnState | _cpu.AttentionState:
+        if isinstance(mixer, Gdn):
+            return mixer.kernel.new_state()
+        if pages is not None and shared is not None:
+            return _cpu.AttentionState(next(shared), pages.table)
+        return _cpu.AttentionState(context, config.kv_heads, config.head_dim, kv_bits, mixer.ratio, config.index_dim)
+
     return CpuState(
         context,
-        layers=[_mixer_state(config, layer.mixer, context, kv_bits) for layer in network.layers],
+        layers=[mixer_state(layer.mixer) for layer in network.layers],
         ngram=next((layer.ngram.kernel.new_state() for layer in network.layers if layer.ngram), None),
-        draft=_attention_state(config, network.draft.layer.mixer, context, kv_bits) if network.draft else None,
+        draft=_attention(mixer_state(network.draft.layer.mixer)) if network.draft else None,
+        carry=np.empty((CARRY, config.streams, config.hidden), np.float32) if network.draft else None,
         looks_back=config.ngram.size - 1 if config.ngram else 0,
+        pages=pages,
     )
 
 
-def _mixer_state(
-    config: Config, mixer: Gdn | Attention, context: int, kv_bits: int
-) -> _cpu.GdnState | _cpu.AttentionState:
-    if isinstance(mixer, Gdn):
-        return mixer.kernel.new_state()
-    return _attention_state(config, mixer, context, kv_bits)
-
-
-def _attention_state(config: Config, mixer: Gdn | Attention, context: int, kv_bits: int) -> _cpu.AttentionState:
-    assert isinstance(mixer, Attention)
-    return _cpu.AttentionState(context, config.kv_heads, config.head_dim, kv_bits, mixer.ratio, config.index_dim)
+def _attention(state: _cpu.GdnState | _cpu.AttentionState) -> _cpu.AttentionState:
+    assert isinstance(state, _cpu.AttentionState), "the draft layer is an attention layer"
+    return state
