@@ -1,0 +1,147 @@
+"""Attention over chosen cells, read straight from the paged cache.
+
+A program takes the query heads of one key/value head of one token, and one of `splits` runs of its cells; a second
+launch merges the runs in order. How the cells are cut depends on the token's position alone. In a prompt there is one
+run, and no second launch. A cell is the place of one token.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from .columns import Columns
+from .launch import exact, fast, power_of_two
+from .state import PAGE, AttentionMemory
+
+SPLITS = 32  # of a step's columns
+TILE = 32  # cells decoded at a time
+MAX_GROUP = 64  # query heads of one key/value head
+
+
+@triton.jit
+def _decoded(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows [TILE] of the cache as float32 [TILE, D]."""
+    size: tl.constexpr = D // GROUPS
+    g = tl.arange(0, GROUPS)
+    place = rows[:, None, None] * D + g[None, :, None] * size + tl.arange(0, size)[None, None, :]
+    code = tl.load(codes + place, mask=live[:, None, None], other=0).to(tl.float32)
+    scale = tl.load(scales + rows[:, None] * GROUPS + g[None, :], mask=live[:, None], other=0.0)
+    return tl.reshape(code * scale[:, :, None], [TILE, D])
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    q, gate, out, sums, maxima, totals, blocks, chosen, slots, positions, pages, page_stride, codes, scales, scale,
+    GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
+    PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    t, kv, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    position = tl.load(positions + t)
+    slot = tl.load(slots + t)
+    if SPARSE:
+        count = tl.load(chosen + t)
+        tail = (position + 1) // RATIO * RATIO
+        from_blocks = tl.where(count < 0, 0, count * RATIO)
+        tail = tl.where(count < 0, 0, tail)
+    else:
+        from_blocks = 0
+        tail = 0
+    total = from_blocks + position + 1 - tail
+    if SPLITS > 1:
+        run = tl.cdiv(tl.cdiv(total, SPLITS), TILE) * TILE
+    else:
+        run = total
+    start = split * run
+    end = tl.minimum(start + run, total)
+
+    h = tl.arange(0, GROUP_ROWS)
+    d = tl.arange(0, D)
+    head = kv * GROUP + h
+    heads: tl.constexpr = GROUP * KV_HEADS
+    place = (t * heads + head)[:, None] * D + d[None, :]
+    queries = tl.load(q + place, mask=(h < GROUP)[:, None], other=0.0)
+    top = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
+    weight = tl.zeros([GROUP_ROWS], tl.float32)
+    mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
+    for tile in range(start, end, TILE):
+        i = tile + tl.arange(0, TILE)
+        live = i < end
+        cell = tail + i - from_blocks
+        if SPARSE:
+            listed = live & (i < from_blocks)
+            block = tl.load(blocks + t * BUDGET + i // RATIO, mask=listed, other=0)
+            cell = tl.where(i < from_blocks, block * RATIO + i % RATIO, cell)
+        page = tl.load(pages + slot * page_stride + cell // PAGE, mask=live, other=0).to(tl.int64)
+        row = (page * KV_HEADS + kv) * 2 * PAGE + cell % PAGE
+        keys = _decoded(codes, scales, row, live, D, GROUPS, TILE)
+        score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
+        score = tl.where(live[None, :], score, float("-inf"))
+        highest = tl.maximum(top, tl.max(score, 1))
+        share = tl.exp(score - highest[:, None])
+        fade = tl.exp(top - highest)
+        values = _decoded(codes, scales, row + PAGE, live, D, GROUPS, TILE)
+        mixed = mixed * fade[:, None] + tl.dot(share, values, input_precision=PRECISION)
+        weight = weight * fade + tl.sum(share, 1)
+        top = highest
+    inside = (h < GROUP)[:, None]
+    if SPLITS == 1:
+        open = tl.sigmoid(tl.load(gate + place, mask=inside, other=0.0))
+        tl.store(out + place, mixed / weight[:, None] * open, mask=inside)
+    else:
+        piece = (t * heads + head) * SPLITS + split
+        tl.store(sums + piece[:, None] * D + d[None, :], mixed, mask=inside)
+        tl.store(maxima + piece, top, mask=h < GROUP)
+        tl.store(totals + piece, weight, mask=h < GROUP)
+
+
+@triton.jit
+def _merge(sums, maxima, totals, gate, out, D: tl.constexpr, SPLITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One head of one token: its runs, gated. Runs without cells have a maximum of -inf."""
+    head = tl.program_id(0).to(tl.int64)
+    s = tl.arange(0, SPLITS)
+    d = tl.arange(0, D)
+    maximum = tl.load(maxima + head * SPLITS + s)
+    share = tl.exp(maximum - tl.max(maximum, 0))
+    total = tl.sum(share * tl.load(totals + head * SPLITS + s), 0)
+    piece = (head * SPLITS + s)[:, None] * D + d[None, :]
+    live = maximum > float("-inf")
+    mixed = tl.sum(share[:, None] * tl.load(sums + piece, mask=live[:, None], other=0.0), 0)
+    open = tl.sigmoid(tl.load(gate + head * D + d))
+    tl.store(out + head * D + d, mixed / total * open)
+
+
+def sparse_attention(
+    q: torch.Tensor, gate: torch.Tensor, memory: AttentionMemory, columns: Columns,
+    blocks: torch.Tensor | None, chosen: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """Attention of queries [T, heads, D] over their chosen blocks and tails, gated: [T, heads*D].
+
+    blocks None, or a count below 0, means every past token.
+    """
+    tokens, heads, dim = q.shape
+    kv_heads = memory.codes.shape[1]
+    group = heads // kv_heads
+    step = columns.parts is not None
+    splits = SPLITS if step else 1
+    out = torch.empty(tokens, heads * dim, dtype=torch.float32, device=q.device)
+    pieces = tokens * heads * splits if step else 0
+    sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
+    maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
+    _attend[(tokens, kv_heads, splits)](
+        q, gate, out, sums, maxima, totals,
+        blocks if blocks is not None else columns.slots, chosen if chosen is not None else columns.slots,
+        columns.slots, columns.positions, memory.pages, memory.pages.stride(0), memory.codes, memory.scales,
+        1 / math.sqrt(dim),
+        GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
+        GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
+        BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits, TILE=TILE,
+        PRECISION=exact(q.device) if step else fast(q.device), num_warps=4,
+    )  # fmt: skip
+    if step:
+        _merge[(tokens * heads,)](sums, maxima, totals, gate, out, D=dim, SPLITS=splits, num_warps=4)
+    return out

@@ -1,0 +1,81 @@
+"""Where the tokens of a call stand: in device memory, so that one captured graph serves any sequence and position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .launch import COLUMNS
+
+# Rows of a step's table, int32 [ROWS, COLUMNS]: three by column, then six by part (a part is one sequence's columns).
+IDS, SLOT, POSITION, FIRST, COUNT, PART_SLOT, BASE, PENDING, PARITY, ROWS = range(10)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The tokens of one call, int32 on the device: which, of which sequence's slot, at which position.
+
+    parts        the whole table of a step; None for a piece of a prompt
+    slot, start  of a piece of a prompt: its tokens belong to one slot and follow each other
+    """
+
+    ids: torch.Tensor
+    slots: torch.Tensor
+    positions: torch.Tensor
+    parts: torch.Tensor | None
+    slot: int = -1
+    start: int = -1
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def of_step(cls, table: torch.Tensor, width: int) -> Columns:
+        """The first `width` columns of a step's table."""
+        return cls(table[IDS, :width], table[SLOT, :width], table[POSITION, :width], table)
+
+    @classmethod
+    def of_prompt(cls, ids: torch.Tensor, slot: int, position: int) -> Columns:
+        """`ids` int32 [T] at `position` and after."""
+        slots = torch.full_like(ids, slot)
+        positions = torch.arange(position, position + len(ids), dtype=torch.int32, device=ids.device)
+        return cls(ids, slots, positions, None, slot, position)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One sequence's share of a step. pending: columns of its last step that were kept and are not in its memory yet."""
+
+    ids: Sequence[int]
+    slot: int
+    position: int
+    pending: int
+    parity: int
+
+
+def step_table(parts: Sequence[Part]) -> np.ndarray:
+    """The table of a step: int32 [ROWS, COLUMNS]. Unused parts have no columns."""
+    table = np.zeros((ROWS, COLUMNS), np.int32)
+    first = 0
+    for index, part in enumerate(parts):
+        count = len(part.ids)
+        columns = slice(first, first + count)
+        table[IDS, columns] = part.ids
+        table[SLOT, columns] = part.slot
+        table[POSITION, columns] = np.arange(part.position, part.position + count)
+        for row, value in (
+            (FIRST, first),
+            (COUNT, count),
+            (PART_SLOT, part.slot),
+            (BASE, part.position),
+            (PENDING, part.pending),
+            (PARITY, part.parity),
+        ):
+            table[row, index] = value
+        first += count
+    assert 0 < first <= COLUMNS, f"{first} columns in a step"
+    return table

@@ -1,0 +1,136 @@
+"""Scores of index blocks: how well each complete block's key answers a query's index heads.
+
+score = sum over heads of max(0, q · key) / √D, float32. A score's bits grow with it, so that the choice works on
+integers. For a step's columns the scores are also counted by their upper bits, which is the first pass of the choice.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from .columns import BASE, COUNT, FIRST, PART_SLOT, Columns
+from .launch import COLUMNS, exact, power_of_two
+from .state import PAGE, AttentionMemory
+
+BUCKET_BITS = 18  # lower bits of a score that a bucket leaves open
+BUCKETS = 1 << (31 - BUCKET_BITS)
+TILE = 64  # blocks scored together in a step; in a prompt twice as many, for PROMPT_ROWS queries
+PROMPT_ROWS = 32
+
+
+@triton.jit
+def _product(q, keys, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """q [M, D] float32 · keys [B, D] transposed. Half keys meet q in two halves, which together hold 22 bits of it."""
+    if keys.dtype == tl.float16:
+        high = q.to(tl.float16)
+        low = (q - high.to(tl.float32)).to(tl.float16)
+        return tl.dot(low, tl.trans(keys)) + tl.dot(high, tl.trans(keys))
+    else:
+        return tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+
+
+@triton.jit
+def _load_keys(pooled, pages, page_stride, slot, blocks, known, d, D: tl.constexpr, PER_PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Keys [B, D] of index blocks; zeros where not known."""
+    page = tl.load(pages + slot * page_stride + blocks // PER_PAGE, mask=known, other=0).to(tl.int64)
+    row = page * PER_PAGE + blocks % PER_PAGE
+    return tl.load(pooled + row[:, None] * D + d[None, :], mask=known[:, None] & (d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def _score_columns(  # type: ignore[no-untyped-def]
+    q, scores, counts, pooled, pages, page_stride, parts, scale, max_blocks,
+    HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, RATIO: tl.constexpr,
+    PER_PAGE: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    FIRST: tl.constexpr, COUNT: tl.constexpr, PART_SLOT: tl.constexpr, BASE: tl.constexpr,
+    BUCKET_BITS: tl.constexpr, BUCKETS: tl.constexpr,
+):  # fmt: skip
+    """One tile of blocks for all columns of one part: the keys are read once."""
+    part = tl.program_id(1)
+    count = tl.load(parts + COUNT * COLUMNS + part)
+    base = tl.load(parts + BASE * COLUMNS + part)
+    start = tl.program_id(0) * TILE
+    if (count > 0) & (start < (base + count) // RATIO):
+        first = tl.load(parts + FIRST * COLUMNS + part)
+        slot = tl.load(parts + PART_SLOT * COLUMNS + part)
+        blocks = start + tl.arange(0, TILE)
+        d = tl.arange(0, BLOCK_D)
+        known = blocks < (base + count) // RATIO
+        keys = _load_keys(pooled, pages, page_stride, slot, blocks, known, d, D, PER_PAGE)
+        together: tl.constexpr = 16 // HEAD_ROWS  # columns in one product
+        row = tl.arange(0, 16)
+        for group in range(0, tl.cdiv(count, together)):
+            column = group * together + row // HEAD_ROWS
+            inside = (column < count) & (row % HEAD_ROWS < HEADS)
+            place = ((first + column) * HEADS + row % HEAD_ROWS) * D
+            queries = tl.load(q + place[:, None] + d[None, :], mask=inside[:, None] & (d < D)[None, :], other=0.0)
+            product = tl.maximum(_product(queries, keys, PRECISION), 0.0)
+            score = tl.sum(tl.reshape(product, [together, HEAD_ROWS, TILE]), 1) * scale
+            column = group * together + tl.arange(0, together)
+            complete = (base + column + 1) // RATIO
+            wanted = (column < count)[:, None] & (blocks[None, :] < complete[:, None])
+            place = (first + column).to(tl.int64)
+            tl.store(scores + place[:, None] * max_blocks + blocks[None, :], score, mask=wanted)
+            bucket = score.to(tl.int32, bitcast=True) >> BUCKET_BITS
+            tl.atomic_add(counts + place[:, None] * BUCKETS + bucket, 1, mask=wanted, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["slot", "tokens"])
+def _score_prompt(  # type: ignore[no-untyped-def]
+    q, scores, pooled, pages, page_stride, slot, position, tokens, scale, max_blocks,
+    HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, RATIO: tl.constexpr, PER_PAGE: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """ROWS queries of a prompt against one tile of blocks."""
+    t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    start = tl.program_id(0) * TILE
+    last = tl.minimum(tl.program_id(1) * ROWS + ROWS, tokens)
+    if start < (position + last) // RATIO:
+        blocks = start + tl.arange(0, TILE)
+        d = tl.arange(0, BLOCK_D)
+        known = blocks < (position + last) // RATIO
+        keys = _load_keys(pooled, pages, page_stride, slot, blocks, known, d, D, PER_PAGE)
+        score = tl.zeros([ROWS, TILE], tl.float32)
+        for head in tl.static_range(HEADS):
+            place = (t * HEADS + head) * D
+            inside = (t < tokens)[:, None] & (d < D)[None, :]
+            queries = tl.load(q + place[:, None] + d[None, :], mask=inside, other=0.0)
+            score += tl.maximum(_product(queries, keys, PRECISION), 0.0)
+        wanted = (t < tokens)[:, None] & (blocks[None, :] < ((position + t + 1) // RATIO)[:, None])
+        place = t.to(tl.int64)[:, None] * max_blocks + blocks[None, :]
+        tl.store(scores + place, score * scale, mask=wanted)
+
+
+def score_columns(
+    q: torch.Tensor, memory: AttentionMemory, columns: Columns, scores: torch.Tensor, counts: torch.Tensor
+) -> None:
+    """Scores of a step's columns into scores [16, max_blocks], and how many fall into each bucket into counts
+    [16, BUCKETS], which must be zero before."""
+    tokens, heads, dim = q.shape
+    assert columns.parts is not None
+    max_blocks = scores.shape[1]
+    _score_columns[(-(-max_blocks // TILE), tokens)](
+        q, scores, counts, memory.pooled, memory.pages, memory.pages.stride(0), columns.parts,
+        1 / math.sqrt(dim), max_blocks,
+        HEADS=heads, HEAD_ROWS=power_of_two(heads), D=dim, BLOCK_D=max(16, power_of_two(dim)), RATIO=memory.ratio,
+        PER_PAGE=PAGE // memory.ratio, TILE=TILE, COLUMNS=COLUMNS, PRECISION=exact(q.device),
+        FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, BUCKET_BITS=BUCKET_BITS, BUCKETS=BUCKETS,
+        num_warps=4,
+    )  # fmt: skip
+
+
+def score_prompt(q: torch.Tensor, memory: AttentionMemory, slot: int, position: int, scores: torch.Tensor) -> None:
+    """Scores of the queries q [T, heads, D] that stand at `position` and after into scores [T, max_blocks]."""
+    tokens, heads, dim = q.shape
+    blocks = (position + tokens) // memory.ratio
+    tile = 2 * TILE
+    _score_prompt[(-(-max(blocks, 1) // tile), -(-tokens // PROMPT_ROWS))](
+        q, scores, memory.pooled, memory.pages, memory.pages.stride(0), slot, position, tokens,
+        1 / math.sqrt(dim), scores.stride(0),
+        HEADS=heads, D=dim, BLOCK_D=max(16, power_of_two(dim)), RATIO=memory.ratio, PER_PAGE=PAGE // memory.ratio,
+        ROWS=PROMPT_ROWS, TILE=tile, PRECISION=exact(q.device), num_warps=4,
+    )  # fmt: skip

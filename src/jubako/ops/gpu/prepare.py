@@ -1,0 +1,220 @@
+"""What comes before attention, in one launch: norms, rotation, the cache's new rows, the index keys' blocks.
+
+A program takes one head of one token: query heads, key heads, value heads, then (with an indexer) the index key and
+the index query heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from .columns import Columns
+from .launch import power_of_two
+from .state import PAGE, AttentionMemory
+
+
+@triton.jit
+def _rotated(x, partner, i, position, frequencies, magnitude, pairs: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x [D] turned to `position`; partner holds the element that each one pairs with."""
+    frequency = tl.load(frequencies + i % pairs, mask=i < 2 * pairs, other=0.0)
+    angle = position.to(tl.float32) * frequency
+    cos, sin = tl.cos(angle) * magnitude, tl.sin(angle) * magnitude
+    turned = tl.where(i < pairs, x * cos - partner * sin, x * cos + partner * sin)
+    return tl.where(i < 2 * pairs, turned, x)
+
+
+@triton.jit
+def _normed(row, gamma, i, size, eps, pairs: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The row at pointer `row` over its root mean square, times gamma, and the same for each element's partner."""
+    x = tl.load(row + i, mask=i < size, other=0.0).to(tl.float32)
+    j = tl.where(i < pairs, i + pairs, tl.where(i < 2 * pairs, i - pairs, i))
+    partner = tl.load(row + j, mask=j < size, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, 0) / size + eps)
+    weight = tl.load(gamma + i, mask=i < size, other=0.0)
+    other = tl.load(gamma + j, mask=j < size, other=0.0)
+    return x * scale * weight, partner * scale * other
+
+
+@triton.jit
+def round_half_even(x):  # type: ignore[no-untyped-def]
+    """To the nearest whole number, for magnitudes below 2^22."""
+    return (x + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def _store_row(x, i, row, codes, scales, D: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x [D] into row `row` of the cache."""
+    if BITS == 8:
+        group: tl.constexpr = D // GROUPS
+        blocks = tl.reshape(x, [GROUPS, group])
+        scale = tl.max(tl.abs(blocks), 1) / 127.0
+        inverse = tl.where(scale > 0.0, 1.0 / scale, 0.0)
+        code = tl.minimum(tl.maximum(blocks * inverse[:, None], -127.0), 127.0)
+        g = tl.arange(0, GROUPS)
+        place = g[:, None] * group + tl.arange(0, group)[None, :]
+        tl.store(codes + row * D + place, round_half_even(code).to(tl.int8))
+        tl.store(scales + row * GROUPS + g, scale)
+    else:
+        top = tl.max(tl.abs(x), 0)
+        exponent = tl.maximum(tl.ceil(tl.log2(tl.maximum(top, 1.0) / 32768.0)), 0.0)
+        scale = tl.exp2(exponent)
+        tl.store(codes + row * D + i, (x / scale).to(tl.float16))
+        tl.store(scales + row, scale)
+
+
+@triton.jit
+def _prepare(  # type: ignore[no-untyped-def]
+    q, k, v, index_q, index_k,
+    queries, gate, index_queries,
+    q_gamma, k_gamma, index_q_gamma, index_k_gamma, frequencies, magnitude, eps,
+    slots, positions, pages, page_stride, codes, scales, raw, pooled,
+    q_stride, k_stride, v_stride, index_q_stride, index_k_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr,
+    BITS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr,
+    INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, BLOCK_D: tl.constexpr, INDEX_BLOCK: tl.constexpr,
+    INDEX_PAIRS: tl.constexpr,
+):  # fmt: skip
+    t, unit = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    position = tl.load(positions + t)
+    slot = tl.load(slots + t)
+    if unit < HEADS:
+        i = tl.arange(0, BLOCK_D)
+        row = q + t * q_stride + unit * 2 * D
+        x, partner = _normed(row, q_gamma, i, D, eps, PAIRS)
+        place = (t * HEADS + unit) * D + i
+        tl.store(queries + place, _rotated(x, partner, i, position, frequencies, magnitude, PAIRS), mask=i < D)
+        tl.store(gate + place, tl.load(row + D + i, mask=i < D).to(tl.float32), mask=i < D)
+    elif unit < HEADS + 2 * KV_HEADS:
+        i = tl.arange(0, BLOCK_D)
+        page = tl.load(pages + slot * page_stride + position // PAGE).to(tl.int64)
+        if unit < HEADS + KV_HEADS:
+            head = unit - HEADS
+            x, partner = _normed(k + t * k_stride + head * D, k_gamma, i, D, eps, PAIRS)
+            x = _rotated(x, partner, i, position, frequencies, magnitude, PAIRS)
+            cell = (page * KV_HEADS + head) * 2 * PAGE + position % PAGE
+            _store_row(x, i, cell, codes, scales, D, GROUPS, BITS)
+        else:
+            head = unit - HEADS - KV_HEADS
+            x = tl.load(v + t * v_stride + head * D + i).to(tl.float32)
+            cell = ((page * KV_HEADS + head) * 2 + 1) * PAGE + position % PAGE
+            _store_row(x, i, cell, codes, scales, D, GROUPS, BITS)
+    elif RATIO > 0:
+        i = tl.arange(0, INDEX_BLOCK)
+        inside = i < INDEX_D
+        if unit == HEADS + 2 * KV_HEADS:
+            own = tl.load(index_k + t * index_k_stride + i, mask=inside, other=0.0).to(tl.float32)
+            if KEEP:
+                tl.store(raw + (slot.to(tl.int64) * RING + position % RING) * INDEX_D + i, own, mask=inside)
+            if (position + 1) % RATIO == 0:  # the block's last token pools it
+                # the sum over tokens in their order; each element and the one it pairs with
+                j = tl.where(i < INDEX_PAIRS, i + INDEX_PAIRS, tl.where(i < 2 * INDEX_PAIRS, i - INDEX_PAIRS, i))
+                x = tl.zeros([INDEX_BLOCK], tl.float32)
+                partner = tl.zeros([INDEX_BLOCK], tl.float32)
+                for back in tl.static_range(RATIO - 1, -1, -1):
+                    # a block's earlier tokens are columns of this call, or lie in the ring
+                    source = tl.maximum(t - back, 0)
+                    here = tl.load(slots + source) == slot
+                    here = here & (tl.load(positions + source) == position - back)
+                    near = index_k + source * index_k_stride
+                    far = raw + (slot.to(tl.int64) * RING + (position - back) % RING) * INDEX_D
+                    x += tl.load(near + i, mask=inside & here, other=0.0).to(tl.float32)
+                    x += tl.load(far + i, mask=inside & (here == 0), other=0.0)
+                    partner += tl.load(near + j, mask=inside & here, other=0.0).to(tl.float32)
+                    partner += tl.load(far + j, mask=inside & (here == 0), other=0.0)
+                x, partner = x / RATIO, partner / RATIO
+                scale = tl.rsqrt(tl.sum(x * x, 0) / INDEX_D + eps)
+                x = x * scale * tl.load(index_k_gamma + i, mask=inside, other=0.0)
+                partner = partner * scale * tl.load(index_k_gamma + j, mask=inside, other=0.0)
+                first = position + 1 - RATIO
+                x = _rotated(x, partner, i, first, frequencies, magnitude, INDEX_PAIRS)
+                page = tl.load(pages + slot * page_stride + position // PAGE).to(tl.int64)
+                place = (page * (PAGE // RATIO) + (position % PAGE) // RATIO) * INDEX_D + i
+                tl.store(pooled + place, x.to(pooled.dtype.element_ty), mask=inside)
+        else:
+            head = unit - HEADS - 2 * KV_HEADS - 1
+            row = index_q + t * index_q_stride + head * INDEX_D
+            x, partner = _normed(row, index_q_gamma, i, INDEX_D, eps, INDEX_PAIRS)
+            x = _rotated(x, partner, i, position, frequencies, magnitude, INDEX_PAIRS)
+            tl.store(index_queries + (t * INDEX_HEADS + head) * INDEX_D + i, x, mask=inside)
+
+
+@triton.jit(do_not_specialize=["slot", "start"])
+def _keep_ring(x, x_stride, ring, slot, start, WIDTH, RING: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Row of the token at start + program into its place of a ring [slots, RING, WIDTH]."""
+    t = tl.program_id(0)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + t.to(tl.int64) * x_stride + i, mask=i < WIDTH).to(tl.float32)
+    place = (slot.to(tl.int64) * RING + (start + t) % RING) * WIDTH
+    tl.store(ring + place + i, value, mask=i < WIDTH)
+
+
+def keep_ring(x: torch.Tensor, ring: torch.Tensor, slot: int, position: int, keep: int) -> None:
+    """Remember the last `keep` rows of x [T, W], which starts at `position`, in ring [slots, R, W]."""
+    tokens, width = x.shape
+    keep = min(keep, tokens)
+    if keep:
+        _keep_ring[(keep, -(-width // 1024))](
+            x[tokens - keep :], x.stride(0), ring, slot, position + tokens - keep, width,
+            RING=ring.shape[1], BLOCK=1024,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How positions turn vectors: radians per position of each pair, float32 on the device."""
+
+    frequencies: torch.Tensor
+    magnitude: float
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What attention needs of the new tokens. queries [T, heads, D] · gate [T, heads*D] · index [T, index heads, D']."""
+
+    queries: torch.Tensor
+    gate: torch.Tensor
+    index: torch.Tensor | None
+
+
+def attention_prepare(
+    weights: object, projected: tuple[torch.Tensor, ...], memory: AttentionMemory, columns: Columns, rope: Rope,
+    heads: int, kv_heads: int, index_heads: int, eps: float,
+) -> Prepared:  # fmt: skip
+    """Norm and rotate the raw projections (q, k, v, and with an indexer its q and k), append to the caches."""
+    q, k, v, *index = projected
+    tokens, device = len(q), q.device
+    dim = k.shape[1] // kv_heads
+    indexer = weights.indexer  # type: ignore[attr-defined]
+    queries = torch.empty(tokens, heads, dim, dtype=torch.float32, device=device)
+    gate = torch.empty(tokens, heads * dim, dtype=torch.float32, device=device)
+    index_dim = memory.raw.shape[2] if indexer is not None else dim
+    index_q, index_k = index if indexer is not None else (q, k)
+    index_queries = None
+    units = heads + 2 * kv_heads
+    if indexer is not None:
+        index_queries = torch.empty(tokens, index_heads, index_dim, dtype=torch.float32, device=device)
+        units += 1 + index_heads
+    _prepare[(tokens, units)](
+        q, k, v, index_q, index_k,
+        queries, gate, index_queries if index_queries is not None else queries,
+        weights.q_norm, weights.k_norm,  # type: ignore[attr-defined]
+        indexer.q_norm if indexer is not None else weights.q_norm,  # type: ignore[attr-defined]
+        indexer.k_norm if indexer is not None else weights.q_norm,  # type: ignore[attr-defined]
+        rope.frequencies, rope.magnitude, eps,
+        columns.slots, columns.positions, memory.pages, memory.pages.stride(0), memory.codes, memory.scales,
+        memory.raw, memory.pooled,
+        q.stride(0), k.stride(0), v.stride(0), index_q.stride(0), index_k.stride(0),
+        HEADS=heads, KV_HEADS=kv_heads, D=dim, PAIRS=len(rope.frequencies),
+        GROUPS=memory.scales.shape[-1], BITS=8 if memory.codes.dtype == torch.int8 else 16, PAGE=PAGE,
+        RATIO=memory.ratio if indexer is not None else 0, RING=max(memory.raw.shape[1], 1),
+        KEEP=columns.parts is not None, INDEX_HEADS=max(index_heads, 1), INDEX_D=index_dim,
+        BLOCK_D=power_of_two(dim), INDEX_BLOCK=power_of_two(index_dim), INDEX_PAIRS=len(rope.frequencies),
+        num_warps=2,
+    )  # fmt: skip
+    if indexer is not None and columns.parts is None:
+        keep_ring(index_k, memory.raw, columns.slot, columns.start, memory.ratio - 1)
+    return Prepared(queries, gate, index_queries)

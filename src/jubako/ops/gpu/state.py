@@ -1,0 +1,205 @@
+"""What the GPU remembers of all its sequences. Everything is found by slot and position, so one graph serves them all.
+
+    pages    int32 [slots, pages of a context]   which page of the pool holds tokens 64i … 64i+63 of a slot
+    tokens   int32 [slots, context]              every id that was read, for the n-gram hash
+    ngram    [slots, ring, S*H]                  normed columns of the n-gram convolution, token p at p mod ring
+    GDN layer                                    ring: columns, 16 open ones included
+      memory [slots, heads, D, D]                state without the columns of the last step
+      conv   [slots, ring, channels]             raw columns
+      k, u, decay [slots, 2, 16, heads(, D)]     the last step's columns as small factors: what is kept of them enters
+                                                 `memory` at the next step, which writes its own into the other half
+    attention layer
+      codes  int8|half [pages, kv_heads, 2, 64, D]        keys, values
+      scales [pages, kv_heads, 2, 64, D/32 or 1]          8 bit: one per 32 codes; 16 bit: a power of two per row
+      raw    [slots, ring, index dim]                     raw index keys, token p at p mod ring
+      pooled [pages, 64/ratio, index dim]                 keys of complete index blocks, half (float32 with 16-bit KV)
+
+To take tokens back is to say a smaller position: later columns overwrite what was refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...arch.config import Config
+from ...errors import MachineError
+from .launch import COLUMNS
+
+PAGE = 64  # tokens
+KV_GROUP = 32  # values under one scale in the 8-bit cache
+
+
+@dataclass(frozen=True)
+class GdnMemory:
+    """One GDN layer, all slots."""
+
+    memory: torch.Tensor
+    conv: torch.Tensor
+    k: torch.Tensor
+    u: torch.Tensor
+    decay: torch.Tensor
+
+    @classmethod
+    def empty(cls, config: Config, slots: int, device: torch.device) -> GdnMemory:
+        heads, dim = config.gdn_value_heads, config.gdn_dim
+        ring = config.conv_kernel - 1 + COLUMNS
+
+        def floats(*shape: int) -> torch.Tensor:
+            return torch.zeros(slots, *shape, dtype=torch.float32, device=device)
+
+        return cls(
+            memory=floats(heads, dim, dim),
+            conv=floats(ring, config.gdn_channels),
+            k=floats(2, COLUMNS, config.gdn_key_heads, dim),
+            u=floats(2, COLUMNS, heads, dim),
+            decay=floats(2, COLUMNS, heads),
+        )
+
+
+@dataclass(frozen=True)
+class AttentionMemory:
+    """One attention layer, all slots. ratio 0: no indexer, raw and pooled are empty."""
+
+    pages: torch.Tensor  # the pool's page table
+    codes: torch.Tensor
+    scales: torch.Tensor
+    raw: torch.Tensor
+    pooled: torch.Tensor
+    ratio: int
+
+    @classmethod
+    def empty(cls, config: Config, ratio: int, kv_bits: int, table: torch.Tensor, pages: int) -> AttentionMemory:
+        if ratio and PAGE % ratio:
+            raise MachineError(f"index blocks of {ratio} tokens do not fill the GPU cache's pages of {PAGE}")
+        if kv_bits == 8 and config.head_dim % KV_GROUP:
+            raise MachineError(f"heads of {config.head_dim} do not fit the 8-bit cache; ask for kv_bits 16")
+        device, dim = table.device, config.head_dim
+        groups = dim // KV_GROUP if kv_bits == 8 else 1
+        shape = (pages, config.kv_heads, 2, PAGE)
+        index = config.index_dim if ratio else 0
+        return cls(
+            pages=table,
+            codes=torch.zeros(*shape, dim, dtype=torch.int8 if kv_bits == 8 else torch.float16, device=device),
+            scales=torch.zeros(*shape, groups, dtype=torch.float32, device=device),
+            raw=torch.zeros(len(table), max(ratio - 1, 0) + COLUMNS, index, dtype=torch.float32, device=device),
+            pooled=torch.zeros(
+                pages,
+                PAGE // ratio if ratio else 0,
+                index,
+                dtype=torch.float16 if kv_bits == 8 else torch.float32,
+                device=device,
+            ),
+            ratio=ratio,
+        )
+
+
+class StatePool:
+    """The memory of up to `slots` sequences with `tokens` cached tokens together, each of at most `context`.
+
+    layers is in the network's order; the draft layer's memory comes last where there is one.
+    """
+
+    def __init__(
+        self, config: Config, ratios: list[int | None], slots: int, tokens: int, context: int, kv_bits: int,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        """ratios: per layer its index ratio, None for a GDN layer."""
+        self.slots, self.context = slots, context
+        self.page_count = -(-tokens // PAGE)
+        table_width = -(-context // PAGE)
+        self.pages = torch.zeros(slots, table_width, dtype=torch.int32, device=device)
+        self.tokens = torch.zeros(slots, context, dtype=torch.int32, device=device)
+        past = config.ngram.conv_past + COLUMNS if config.ngram else 0
+        self.ngram = torch.zeros(slots, past, config.streams * config.hidden, dtype=torch.float32, device=device)
+        self.layers: list[GdnMemory | AttentionMemory] = [
+            GdnMemory.empty(config, slots, device)
+            if ratio is None
+            else AttentionMemory.empty(config, ratio, kv_bits, self.pages, self.page_count)
+            for ratio in ratios
+        ]
+        self._free_slots = list(range(slots))[::-1]
+        self._free_pages = list(range(self.page_count))[::-1]
+
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        parts = [self.pages, self.tokens, self.ngram]
+        for layer in self.layers:
+            parts += [t for t in vars(layer).values() if isinstance(t, torch.Tensor) and t is not self.pages]
+        return sum(part.nbytes for part in parts)
+
+    def take_slot(self) -> int:
+        """A free slot, its recurrent memory at zero. Raises MachineError when all are taken."""
+        if not self._free_slots:
+            raise MachineError(f"all {self.slots} sequences that the GPU has room for are in use")
+        slot = self._free_slots.pop()
+        for layer in self.layers:
+            if isinstance(layer, GdnMemory):
+                layer.memory[slot].zero_()
+        return slot
+
+    def give_slot(self, slot: int) -> None:
+        self._free_slots.append(slot)
+
+    def take_page(self) -> int:
+        """A free page. Raises MachineError when the pool is full."""
+        if not self._free_pages:
+            raise MachineError(
+                f"the {self.page_count * PAGE} tokens of keys and values that the GPU has room for are in use"
+            )
+        return self._free_pages.pop()
+
+    def give_pages(self, pages: list[int]) -> None:
+        self._free_pages.extend(reversed(pages))
+
+
+class GpuState:
+    """One sequence: its slot, its pages, how far it has read, and what of its last step is still undecided.
+
+    After a step the state is open: `keep(n)` accepts the first n of its columns, in constant time.
+    """
+
+    def __init__(self, pool: StatePool, context: int) -> None:
+        self.pool = pool
+        self.context = context
+        self.slot = pool.take_slot()
+        self.pages: list[int] = []
+        self.position = 0
+        self.draft_position = 0
+        self.pending = 0  # columns kept of the last step, not in the recurrent memory yet
+        self.parity = 0  # half of the factor buffers that the next step writes
+        self.open = 0  # columns of the last step while nobody has said how many to keep
+
+    def reserve(self, end: int) -> None:
+        """Make sure that the cells of the first `end` tokens have pages."""
+        missing = -(-end // PAGE) - len(self.pages)
+        if missing > 0:
+            new = [self.pool.take_page() for _ in range(missing)]
+            start = len(self.pages)
+            self.pages += new
+            row = torch.tensor(new, dtype=torch.int32)
+            self.pool.pages[self.slot, start : start + missing] = row.to(self.pool.pages.device)
+
+    def opened(self, columns: int) -> None:
+        """A step has read `columns` tokens of this sequence."""
+        self.position += columns
+        self.pending = self.open = columns
+        self.parity ^= 1
+
+    def keep(self, n: int) -> None:
+        """Accept the first n columns of the last step; everything forgets the others."""
+        assert 1 <= n <= self.open, f"{n} of {self.open} columns can't be kept"
+        self.position -= self.open - n
+        self.pending = n
+        self.open = 0
+
+    def close(self) -> None:
+        """Give slot and pages back."""
+        if self.slot >= 0:
+            self.pool.give_pages(self.pages)
+            self.pool.give_slot(self.slot)
+            self.slot, self.pages = -1, []
+
+    def __del__(self) -> None:
+        self.close()

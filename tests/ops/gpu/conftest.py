@@ -1,0 +1,28 @@
+"""GPU kernels run on the GPU where there is one, else in Triton's interpreter on small arrays."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
+pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the helpers of the CPU's kernel tests
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return DEVICE
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20261130)
