@@ -10,7 +10,7 @@ import psutil
 from ..arch.config import Config
 from ..arch.weights import Network
 from ..errors import MachineError
-from ..ops.cpu import CpuOps, CpuState
+from ..ops.cpu import CpuOps, CpuState, KvPool
 from .draft_layer import propose, remember
 from .executor import STEP_COLUMNS, DraftWish
 from .forward import part_rows, residual
@@ -27,8 +27,14 @@ class CpuExecutor:
         self.drafts = network.draft is not None
         self._kv_bits = kv_bits
 
-    def new_state(self, context: int) -> CpuState:
+    def new_pool(self, tokens: int) -> KvPool:
+        """See `Executor.new_pool`."""
+        return KvPool(self.ops.weights, tokens, self._kv_bits)
+
+    def new_state(self, context: int, pool: KvPool | None = None) -> CpuState:
         """See `Executor.new_state`. Memory is committed as the context fills, but must be there for all of it."""
+        if pool is not None:
+            return self.ops.new_state(context, self._kv_bits, pool)
         needed, free = cache_bytes(self.config, context, self._kv_bits), psutil.virtual_memory().available
         if needed > free:
             raise MachineError(

@@ -1,0 +1,97 @@
+"""Who holds which pages of a pool, on any device.
+
+A page keeps the keys and values of a run of tokens in all attention layers. Sequences that begin alike, and saved
+states, hold the same pages; only a page with a single holder is written to.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..errors import MachineError
+
+
+class Pages:
+    """Counts the holders of `count` pages. The lowest free page is taken first, so that little memory is touched."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._holders = [0] * count
+        self._returned: list[int] = []  # a heap of pages that were taken once
+        self._fresh = 0  # pages from here on never were
+
+    @property
+    def free(self) -> int:
+        return self.count - self._fresh + len(self._returned)
+
+    @property
+    def touched(self) -> int:
+        """The most pages that were in use at once: what the pool has taken of the machine's memory."""
+        return self._fresh
+
+    def take(self) -> int:
+        """A free page, held once. Raises MachineError if there is none."""
+        if self._returned:
+            page = heapq.heappop(self._returned)
+        elif self._fresh < self.count:
+            page = self._fresh
+            self._fresh += 1
+        else:
+            raise MachineError(f"all {self.count} pages for keys and values are in use")
+        self._holders[page] = 1
+        return page
+
+    def hold(self, pages: Iterable[int]) -> None:
+        """One more holder for each of `pages`."""
+        for page in pages:
+            assert self._holders[page] > 0, "only a page in use can be shared"
+            self._holders[page] += 1
+
+    def release(self, pages: Iterable[int]) -> None:
+        """One holder less for each of `pages`; those without any are free."""
+        for page in pages:
+            assert self._holders[page] > 0, "a page was given back twice"
+            self._holders[page] -= 1
+            if self._holders[page] == 0:
+                heapq.heappush(self._returned, page)
+
+    def holders(self, page: int) -> int:
+        return self._holders[page]
+
+
+class PagePool(Protocol):
+    """A device's pages, as states and saved states see them.
+
+    page_tokens  tokens of a page
+    page_bytes   bytes of a page in all layers
+    """
+
+    pages: Pages
+    page_tokens: int
+    page_bytes: int
+
+    def read(self, page: int) -> np.ndarray:
+        """What a page holds: uint8 [page_bytes]."""
+
+    def write(self, page: int, data: np.ndarray) -> None:
+        """The inverse."""
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A sequence's whole state after `position` tokens, enough to read on from there.
+
+    fixed           uint8: recurrent states, past columns, unfinished index blocks, what the draft layer carries
+    pages           held pages of the pool with the keys and values
+    draft_position  tokens the draft layer has read
+    """
+
+    position: int
+    draft_position: int
+    fixed: np.ndarray
+    pages: tuple[int, ...]
