@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ..arch.config import Config
 from ..arch.weights import Network, load_network
 from ..core import SamplingParams, whole
-from ..errors import FileFormatError, RequestError
+from ..errors import RequestError
 from ..files import ModelFiles, open_model
+from ..text.model_text import load_template, load_tokenizer
 from ..text.template import ChatTemplate
 from ..text.tokenizer import Tokenizer
 from .executor import Executor
@@ -80,8 +81,8 @@ class Model:
         self.network = network
         self.executor = executor
         self.context = _context(self.config, context)
-        self.tokenizer: Tokenizer | None = _tokenizer(files)
-        self.template: ChatTemplate | None = _template(files, self.tokenizer)
+        self.tokenizer: Tokenizer | None = load_tokenizer(files)
+        self.template: ChatTemplate | None = load_template(files, self.tokenizer) if self.tokenizer else None
 
     def session(self, context: int | None = None) -> Session:
         """An empty sequence with room for `context` tokens (the model's by default)."""
@@ -166,22 +167,3 @@ def _context(config: Config, context: int | None) -> int:
     if not 1 <= context <= config.context_length:
         raise RequestError(f"context is {context}; this model takes 1 to {config.context_length}")
     return context
-
-
-def _tokenizer(files: ModelFiles) -> Tokenizer | None:
-    if files.kind == "safetensors":
-        directory = files.paths[0].parent
-        return Tokenizer.from_huggingface(directory) if (directory / "tokenizer.json").exists() else None
-    return Tokenizer.from_metadata(files.metadata) if "tokenizer.ggml.tokens" in files.metadata else None
-
-
-def _template(files: ModelFiles, tokenizer: Tokenizer | None) -> ChatTemplate | None:
-    if tokenizer is None:
-        return None
-    source = files.metadata.get("tokenizer.chat_template")
-    beside = files.paths[0].parent / "chat_template.jinja"
-    if files.kind == "safetensors" and beside.exists():
-        source = beside.read_text(encoding="utf-8")
-    if source is not None and not isinstance(source, str):
-        raise FileFormatError(f"tokenizer.chat_template is a {type(source).__name__}; it must be a string")
-    return ChatTemplate(source, tokenizer)
