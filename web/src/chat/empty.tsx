@@ -1,0 +1,29 @@
+import { send } from "../actions";
+import { model } from "../model";
+import { Stack } from "./stack";
+
+const EXAMPLES = [
+  "Tell me a story about a box of lacquer.",
+  "Write a function that merges two sorted lists.",
+  "What are the boxes of a jubako for?",
+];
+
+/** What stands where the first message will be. */
+export function Empty() {
+  return (
+    <section class="empty">
+      <Stack />
+      <h3>What lies on top is eaten first.</h3>
+      <p>{model.value ? `${model.value.id} runs on this machine.` : "The model runs on this machine."} Nothing you write leaves it.</p>
+      <ul>
+        {EXAMPLES.map((text) => (
+          <li>
+            <button type="button" onClick={() => send(text, [])}>
+              {text}
+            </button>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
