@@ -1,0 +1,56 @@
+"""Connections that send their headers too slowly, and too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 10.0  # a request's head must be complete so long after its first byte, or after connecting
+CONNECTIONS = 1000
+
+_BODY = b'{"error":{"message":"too many connections","type":"server_error","param":null,"code":"overloaded"}}'
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection with a deadline for the head of each request."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            self._end(_BUSY)
+        else:
+            self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """A deadline runs exactly while the head of a request is awaited."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_watching()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._end, _SLOW)
+
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()

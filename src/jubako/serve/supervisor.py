@@ -1,0 +1,242 @@
+"""Keeps the engine process: starts it, passes requests and events, and starts it again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..core import Event, Failed, Finished, Request
+from .codec import loads
+from .problems import EngineDown
+from .protocol import (
+    AskStatus,
+    Broken,
+    Cancel,
+    Command,
+    Happened,
+    Loading,
+    Ready,
+    Report,
+    Start,
+    Status,
+    Stop,
+    Submit,
+    frame,
+    frame_length,
+)
+
+ENGINE = (sys.executable, "-m", "jubako.serve.engine")
+_LONGEST_PAUSE = 30.0  # seconds between two attempts to bring the engine back
+_STATUS_TIME = 30.0  # seconds the engine may take to tell its status; a step of a long prompt lies between
+_SILENCE = 120.0  # seconds without a sign from an engine at work after which it counts as hanging
+
+log = logging.getLogger("jubako")
+
+
+class Engine:
+    """The server's side of the engine process. All in one event loop.
+
+    state   "starting", "loading" (see `stage`), "ready", "failed" (the model can't be loaded), "stopped"
+    ready   what the engine told when it was last ready; stays while it is being restarted
+    """
+
+    def __init__(self, start: Start, command: Sequence[str] = ENGINE) -> None:
+        self.state = "starting"
+        self.stage = "starting the engine"
+        self.problem = ""
+        self.restarts = 0
+        self.ready: Ready | None = None
+        self._start = start
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: dict[str, asyncio.Queue[Event]] = {}
+        self._heard = time.monotonic()
+        self._statuses: list[asyncio.Future[dict[str, Any]]] = []
+        self._changed = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it can answer: ready, and not silent over work."""
+        return self.state == "ready" and (not self._answers or time.monotonic() - self._heard < _SILENCE)
+
+    def start(self) -> None:
+        """Begin loading; `settled` tells how it went."""
+        self._watch = asyncio.create_task(self._keep_running())
+
+    async def settled(self) -> bool:
+        """Wait until the engine is ready (True) or the model turns out not to load (False; see `problem`)."""
+        while self.state not in ("ready", "failed", "stopped"):
+            self._changed.clear()
+            await self._changed.wait()
+        return self.state == "ready"
+
+    def submit(self, request: Request) -> asyncio.Queue[Event]:
+        """Hand a request to the engine; its events, the last being Finished or Failed. Raises EngineDown."""
+        if self.state != "ready":
+            raise EngineDown(self.explain())
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        if not self._answers:
+            self._heard = time.monotonic()
+        self._answers[request.id] = events
+        self._send(Submit(request))
+        return events
+
+    def cancel(self, id: str) -> None:
+        """Nothing more will be heard of this request, and the engine stops working on it."""
+        if self._answers.pop(id, None) is not None:
+            self._send(Cancel(id))
+
+    async def status(self) -> dict[str, Any]:
+        """What the engine tells of itself; empty while it can't answer."""
+        if self.state != "ready":
+            return {}
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._statuses.append(future)
+        self._send(AskStatus())
+        try:
+            return await asyncio.wait_for(future, _STATUS_TIME)
+        except (TimeoutError, EngineDown):
+            return {}
+        finally:
+            with suppress(ValueError):
+                self._statuses.remove(future)
+
+    def explain(self) -> str:
+        """Why the engine does not answer, for a client."""
+        if self.state == "loading" or self.state == "starting":
+            return f"the model is being loaded ({self.stage}); try again in a moment"
+        return self.problem or "the engine is not running"
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """End the engine: it may flush what it keeps for `grace` seconds, then it is killed."""
+        running, process = self.state == "ready", self._process
+        self._become("stopped")
+        self._send(Stop())
+        if process:
+            await _end(process, grace if running else 0.0)
+        if self._watch:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+
+    def _send(self, command: Command) -> None:
+        if self._writer and not self._writer.is_closing():
+            self._writer.write(frame(command))
+
+    def _become(self, state: str, stage: str = "") -> None:
+        self.state, self.stage = state, stage
+        self._changed.set()
+
+    async def _keep_running(self) -> None:
+        pause = 0.0
+        while self.state not in ("failed", "stopped"):
+            began = time.monotonic()
+            await self._live_once()
+            if self.state in ("failed", "stopped"):
+                return
+            self.restarts += 1
+            pause = 0.0 if time.monotonic() - began > _LONGEST_PAUSE else min(_LONGEST_PAUSE, 2 * pause + 0.25)
+            await asyncio.sleep(pause)
+
+    async def _live_once(self) -> None:
+        """One life of the engine process, from its start to its end."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+            )
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._become("loading", "starting the engine")
+        self._send(self._start)
+        try:
+            while True:
+                head = await reader.readexactly(4)
+                self._take(loads(await reader.readexactly(frame_length(head)), Report))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except ValueError as error:
+            log.error("the engine sent what can't be read: %s", error, extra={"event": "engine_garbled"})
+        finally:
+            await self._bury()
+
+    async def _bury(self) -> None:
+        """The process has ended, or must; tell everyone who waits."""
+        assert self._process and self._writer
+        self._writer.close()
+        code = await _end(self._process, 10.0 if self.state == "stopped" else 1.0)
+        if self.state not in ("failed", "stopped"):
+            self.problem = f"the engine stopped unexpectedly ({_how(code)}) and is being restarted; ask again"
+            log.error(self.problem, extra={"event": "engine_died", "exit_code": code})
+            self._become("loading", "restarting the engine")
+        for events in self._answers.values():
+            events.put_nowait(Failed("engine", self.problem or "the server is shutting down"))
+        self._answers.clear()
+        for future in self._statuses:
+            if not future.done():
+                future.set_result({})
+
+    def _take(self, report: Report) -> None:
+        self._heard = time.monotonic()
+        match report:
+            case Happened(events):
+                for id, event in events:
+                    self._pass_on(id, event)
+            case Loading(stage):
+                self._become("loading", stage)
+            case Ready():
+                self.ready, self.problem = report, ""
+                log.info("the engine is ready", extra={"event": "engine_ready", "seconds": round(report.seconds, 2)})
+                if self.state != "stopped":
+                    self._become("ready")
+            case Broken(message):
+                self.problem = message
+                if self.ready is None:  # what once loaded may load again, as when memory was short
+                    self._become("failed")
+            case Status(status):
+                for future in self._statuses[:1]:
+                    self._statuses.remove(future)
+                    if not future.done():
+                        future.set_result(status)
+
+    def _pass_on(self, id: str, event: Event) -> None:
+        events = self._answers.get(id)
+        if events is not None:  # not cancelled meanwhile
+            events.put_nowait(event)
+            if isinstance(event, (Finished, Failed)):
+                del self._answers[id]
+
+
+async def _end(process: asyncio.subprocess.Process, grace: float) -> int:
+    """The exit code of a process that ends within `grace` seconds or is killed."""
+    try:
+        return await asyncio.wait_for(process.wait(), grace)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
