@@ -100,24 +100,23 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "terminal", "means"),
+    ("given", "means"),
     [
-        ([], True, ["chat"]),
-        ([], False, ["run"]),
-        (["Why?"], True, ["run", "Why?"]),
-        (["-m", "a.gguf"], True, ["chat", "-m", "a.gguf"]),
-        (["-m", "a.gguf", "Why?"], True, ["run", "-m", "a.gguf", "Why?"]),
-        (["--think", "Why?"], True, ["run", "--think", "Why?"]),
-        (["-n5", "Why?"], True, ["run", "-n5", "Why?"]),
-        (["--top-k=20", "Why?"], True, ["run", "--top-k=20", "Why?"]),
-        (["-n5"], True, ["chat", "-n5"]),
-        (["--think"], True, ["chat", "--think"]),
-        (["inspect", "a.gguf"], True, ["inspect", "a.gguf"]),
-        (["--help"], True, ["--help"]),
+        ([], ["serve", "--open", "--log-level", "warning"]),
+        (["Why?"], ["run", "Why?"]),
+        (["-m", "a.gguf"], ["serve", "--open", "--log-level", "warning", "-m", "a.gguf"]),
+        (["-m", "a.gguf", "Why?"], ["run", "-m", "a.gguf", "Why?"]),
+        (["--think", "Why?"], ["run", "--think", "Why?"]),
+        (["-n5", "Why?"], ["run", "-n5", "Why?"]),
+        (["--top-k=20", "Why?"], ["run", "--top-k=20", "Why?"]),
+        (["-n5"], ["chat", "-n5"]),
+        (["--think"], ["chat", "--think"]),
+        (["inspect", "a.gguf"], ["inspect", "a.gguf"]),
+        (["--help"], ["--help"]),
     ],
 )
-def test_what_start_means(given: list[str], terminal: bool, means: list[str]) -> None:
-    assert arguments(given, terminal) == means
+def test_what_start_means(given: list[str], means: list[str]) -> None:
+    assert arguments(given) == means
 
 
 def test_a_terminal_without_utf8_and_garbage_on_standard_input_are_no_errors(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ("run", "chat", "inspect", "synth", "bench")
+COMMANDS = ("serve", "run", "chat", "inspect", "synth", "bench")
 
 Files = Annotated[
     list[Path] | None,
@@ -98,6 +98,65 @@ def chat(
 
     params = SamplingParams(temperature, top_k, top_p, min_p, seed=seed)
     Chat(_load(model, device, threads, kv_bits, context), params, max_tokens, think, system).loop()
+
+
+@app.command(epilog="Example: jubako serve model.gguf --host 0.0.0.0 --api-key KEY")
+def serve(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Model file, then overrides, draft layer, side files.")
+    ] = None,
+    model: Files = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that others can reach needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port; by default 8080 or the next free one.")
+    ] = None,
+    api_key: Annotated[list[str] | None, typer.Option(help="Key that clients must send; again for several.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="File with keys, one a line; so may JUBAKO_API_KEY.")
+    ] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(help="Host name to answer to, beside this machine's.")] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Site whose pages may ask, such as https://a.b.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model for clients; by default the file's.")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    kv_bits: KvBits = 8,
+    context: Context = None,
+    sequences: Annotated[int, typer.Option(min=1, max=16, help="Answers at a time.")] = 8,
+    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait.")] = 256,
+    max_body: Annotated[int, typer.Option(min=1, max=2048, help="Largest request, in MiB.")] = 32,
+    grace: Annotated[int, typer.Option(min=0, help="Seconds that answers may take to end when stopped.")] = 60,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error; one JSON object a line.")] = "info",
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts and answers to the log.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Serve the page and the interfaces of OpenAI and Anthropic, until Ctrl-C."""
+    from .serve import serve as command
+
+    command(
+        [*(files or []), *(model or [])],
+        host,
+        port,
+        api_key or [],
+        api_key_file,
+        allow_host or [],
+        cors_origin or [],
+        name,
+        device,
+        threads,
+        kv_bits,
+        context,
+        sequences,
+        queue,
+        max_body,
+        grace,
+        log_level,
+        log_prompts,
+        open_page,
+    )
 
 
 @app.command(epilog="Example: jubako inspect model-00001-of-00003.gguf mtp.gguf")

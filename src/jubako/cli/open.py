@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ..engine.model import Model, load
 from ..errors import RequestError
+
+if TYPE_CHECKING:
+    from ..engine.model import Model
 
 NOTE = "No model named (-m FILE): using Jubako Small, a very small model for trying Jubako (docs/model-card.md)."
 
@@ -24,6 +27,8 @@ def open_with_status(
     files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None
 ) -> Model:
     """Load the files (or the small model), showing on standard error what is being done."""
+    from ..engine.model import load
+
     console = Console(stderr=True)
     if not files:
         files = [small_model()]

@@ -1,4 +1,4 @@
-"""What ./start does with its arguments: a command of jubako, or a prompt for `run`, or nothing for `chat`."""
+"""What ./start does with its arguments: a command of jubako, or a prompt for `run`, a chat, or the server with its page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,29 @@ import sys
 
 from . import COMMANDS, main
 
+_PAGE = ("--open", "--log-level", "warning")
+_OF_A_CHAT = (
+    "-n",
+    "--max",
+    "--think",
+    "--no-think",
+    "--system",
+    "--temp",
+    "--top",
+    "--min",
+    "--seed",
+)  # no serve options
 
-def arguments(given: list[str], terminal: bool) -> list[str]:
-    """The jubako command line that ./start means. `terminal` tells whether a person sits at standard input."""
+
+def arguments(given: list[str]) -> list[str]:
+    """The jubako command line that ./start means."""
     if given and (given[0] in COMMANDS or given[0] in ("-h", "--help")):
         return given
-    if has_prompt(given) or not terminal:
+    if has_prompt(given):
         return ["run", *given]
-    return ["chat", *given]
+    if any(word.startswith(_OF_A_CHAT) for word in given):
+        return ["chat", *given]
+    return ["serve", *_PAGE, *given]
 
 
 def has_prompt(given: list[str]) -> bool:
@@ -30,4 +45,4 @@ def has_prompt(given: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    main(arguments(sys.argv[1:], sys.stdin.isatty()))
+    main(arguments(sys.argv[1:]))
