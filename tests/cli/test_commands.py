@@ -92,7 +92,7 @@ def test_wrong_usage_has_exit_code_2() -> None:
     assert jubako("nonsense").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["run", "chat", "inspect", "synth", "bench"])
+@pytest.mark.parametrize("command", ["serve", "run", "chat", "inspect", "synth", "bench"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = jubako(command, "--help")
     assert result.returncode == 0

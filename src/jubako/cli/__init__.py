@@ -106,20 +106,12 @@ def serve(
         list[Path] | None, typer.Argument(help="Model file, then overrides, draft layer, side files.")
     ] = None,
     model: Files = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; one that others can reach needs a key.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port; by default 8080 or the next free one.")
-    ] = None,
+    host: Annotated[str, typer.Option(help="Address; one that others can reach needs a key.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="By default 8080 or the next free one.")] = None,
     api_key: Annotated[list[str] | None, typer.Option(help="Key that clients must send; again for several.")] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="File with keys, one a line; so may JUBAKO_API_KEY.")
-    ] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File with keys; JUBAKO_API_KEY adds some.")] = None,
     allow_host: Annotated[list[str] | None, typer.Option(help="Host name to answer to, beside this machine's.")] = None,
-    cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Site whose pages may ask, such as https://a.b.")
-    ] = None,
+    cors_origin: Annotated[list[str] | None, typer.Option(help="Site whose pages may ask: https://a.b.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model for clients; by default the file's.")] = None,
     device: Device = "auto",
     threads: Threads = None,

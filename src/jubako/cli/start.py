@@ -1,4 +1,4 @@
-"""What ./start does with its arguments: a command of jubako, or a prompt for `run`, a chat, or the server with its page."""
+"""What ./start does with its arguments: a command of jubako, a prompt for `run`, a chat, or the server and its page."""
 
 from __future__ import annotations
 
