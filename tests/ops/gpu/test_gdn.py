@@ -14,6 +14,7 @@ from sizes import config, normal, twin
 from jubako.arch import reference
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.gdn import gdn_columns, settle
+from jubako.ops.gpu.gdn_chunk import gdn_prompt
 from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.state import GdnMemory
 
@@ -105,3 +106,32 @@ def test_sequences_in_one_step_do_not_meet(rng: np.random.Generator, device: tor
     fresh = case(np.random.default_rng(20261130), device, 8)
     together = fresh.step([Part([0] * 2, 1, 0, 0, 0), Part([0] * 3, 0, 0, 0, 0)], [5, 6, 0, 1, 2])
     assert torch.equal(together, torch.cat([other, alone]))
+
+
+@pytest.mark.parametrize("cut", [[150], [17, 64, 69]])
+def test_prompts_equal_the_reference(rng: np.random.Generator, device: torch.device, cut: list[int]) -> None:
+    both = case(rng, device, sum(cut) + 1, 1, 2, 16)
+    start = 0
+    for tokens in cut:
+        rows = slice(start, start + tokens)
+        ids = torch.zeros(tokens, dtype=torch.int32, device=device)
+        projected = tuple(x[rows].to(device) for x in both.inputs)
+        got = gdn_prompt(both.weights, projected, both.memory, Columns.of_prompt(ids, 1, start), EPS)
+        assert near(got, both.expected(rows), 1e-4)
+        start += tokens
+    assert near(both.memory.memory[1], both.state.memory, 1e-4)
+    got = both.step([Part([0], 1, start, 0, 0)], [start])  # a step goes on from there
+    assert near(got, both.expected(slice(start, start + 1)), 1e-4)
+
+
+def test_equal_keys_stay_stable(rng: np.random.Generator, device: torch.device) -> None:
+    """A token repeated all through a chunk: the triangular system is as badly scaled as it gets."""
+    both = case(rng, device, 64, 1, 1, 16)
+    for x in both.inputs:
+        x[:] = x[0].clone()
+    both.inputs[2][:] = 9.0
+    both.inputs[3][:] = -9.0  # full correction, hardly any decay
+    ids = torch.zeros(64, dtype=torch.int32, device=device)
+    got = gdn_prompt(both.weights, tuple(x.to(device) for x in both.inputs), both.memory,
+                     Columns.of_prompt(ids, 0, 0), EPS)  # fmt: skip
+    assert near(got, both.expected(slice(0, 64)), 1e-4)

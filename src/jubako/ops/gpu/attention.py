@@ -139,7 +139,7 @@ def sparse_attention(
         1 / math.sqrt(dim),
         GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
-        BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits, TILE=TILE,
+        BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits, TILE=TILE // 2 if step else TILE,
         PRECISION=exact(q.device) if step else fast(q.device), num_warps=4,
     )  # fmt: skip
     if step:

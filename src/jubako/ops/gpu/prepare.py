@@ -67,79 +67,116 @@ def _store_row(x, i, row, codes, scales, D: tl.constexpr, GROUPS: tl.constexpr, 
 
 
 @triton.jit
+def _query_head(  # type: ignore[no-untyped-def]
+    q, gamma, queries, gate, t, unit, position, frequencies, magnitude, eps,
+    HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """One query head and its gate."""
+    i = tl.arange(0, D)
+    row = q + unit * 2 * D
+    x, partner = _normed(row, gamma, i, D, eps, PAIRS)
+    place = (t * HEADS + unit) * D + i
+    tl.store(queries + place, _rotated(x, partner, i, position, frequencies, magnitude, PAIRS))
+    tl.store(gate + place, tl.load(row + D + i).to(tl.float32))
+
+
+@triton.jit
+def _cache_row(  # type: ignore[no-untyped-def]
+    k, v, gamma, codes, scales, page, unit, position, frequencies, magnitude, eps,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr,
+    PAGE: tl.constexpr,
+):  # fmt: skip
+    """One key (units below KV_HEADS) or value head into the cache."""
+    i = tl.arange(0, D)
+    head = unit % KV_HEADS
+    row = (page * KV_HEADS + head) * 2 * PAGE + position % PAGE
+    if unit < KV_HEADS:
+        x, partner = _normed(k + head * D, gamma, i, D, eps, PAIRS)
+        x = _rotated(x, partner, i, position, frequencies, magnitude, PAIRS)
+        _store_row(x, i, row, codes, scales, D, GROUPS, BITS)
+    else:
+        _store_row(tl.load(v + head * D + i).to(tl.float32), i, row + PAGE, codes, scales, D, GROUPS, BITS)
+
+
+@triton.jit
+def _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, i, RATIO: tl.constexpr, RING: tl.constexpr,
+                D: tl.constexpr):  # fmt: skip  # type: ignore[no-untyped-def]
+    """Elements i of the sum of a block's raw keys in their order; `t` is its last token.
+
+    The earlier ones are columns of this call, or lie in the ring.
+    """
+    total = tl.zeros(i.shape, tl.float32)
+    for back in tl.static_range(RATIO - 1, -1, -1):
+        source = tl.maximum(t - back, 0)
+        here = (tl.load(slots + source) == slot) & (tl.load(positions + source) == position - back)
+        far = raw + (slot.to(tl.int64) * RING + (position - back) % RING) * D
+        total += tl.load(index_k + source * stride + i, mask=here & (i < D), other=0.0).to(tl.float32)
+        total += tl.load(far + i, mask=(here == 0) & (i < D), other=0.0)
+    return total
+
+
+@triton.jit
+def _index_key(  # type: ignore[no-untyped-def]
+    index_k, stride, gamma, raw, pooled, slots, positions, t, slot, position, page, frequencies, magnitude, eps,
+    PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Keep the raw index key; a block's last token pools it: mean, norm, rotation to the first token."""
+    i = tl.arange(0, BLOCK)
+    inside = i < D
+    if KEEP:
+        own = tl.load(index_k + t * stride + i, mask=inside, other=0.0).to(tl.float32)
+        tl.store(raw + (slot.to(tl.int64) * RING + position % RING) * D + i, own, mask=inside)
+    if (position + 1) % RATIO == 0:
+        j = tl.where(i < PAIRS, i + PAIRS, tl.where(i < 2 * PAIRS, i - PAIRS, i))
+        x = _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, i, RATIO, RING, D) / RATIO
+        partner = _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, j, RATIO, RING, D) / RATIO
+        scale = tl.rsqrt(tl.sum(x * x, 0) / D + eps)
+        x = x * scale * tl.load(gamma + i, mask=inside, other=0.0)
+        partner = partner * scale * tl.load(gamma + j, mask=inside, other=0.0)
+        x = _rotated(x, partner, i, position + 1 - RATIO, frequencies, magnitude, PAIRS)
+        place = (page * (PAGE // RATIO) + (position % PAGE) // RATIO) * D + i
+        tl.store(pooled + place, x.to(pooled.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _index_query(  # type: ignore[no-untyped-def]
+    index_q, gamma, out, position, frequencies, magnitude, eps, D: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """One index query head."""
+    i = tl.arange(0, BLOCK)
+    x, partner = _normed(index_q, gamma, i, D, eps, PAIRS)
+    tl.store(out + i, _rotated(x, partner, i, position, frequencies, magnitude, PAIRS), mask=i < D)
+
+
+@triton.jit
 def _prepare(  # type: ignore[no-untyped-def]
-    q, k, v, index_q, index_k,
-    queries, gate, index_queries,
+    q, k, v, index_q, index_k, queries, gate, index_queries,
     q_gamma, k_gamma, index_q_gamma, index_k_gamma, frequencies, magnitude, eps,
     slots, positions, pages, page_stride, codes, scales, raw, pooled,
     q_stride, k_stride, v_stride, index_q_stride, index_k_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr,
     BITS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr,
-    INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, BLOCK_D: tl.constexpr, INDEX_BLOCK: tl.constexpr,
-    INDEX_PAIRS: tl.constexpr,
+    INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, INDEX_BLOCK: tl.constexpr,
 ):  # fmt: skip
     t, unit = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + t)
     slot = tl.load(slots + t)
+    page = tl.load(pages + slot * page_stride + position // PAGE).to(tl.int64)
     if unit < HEADS:
-        i = tl.arange(0, BLOCK_D)
-        row = q + t * q_stride + unit * 2 * D
-        x, partner = _normed(row, q_gamma, i, D, eps, PAIRS)
-        place = (t * HEADS + unit) * D + i
-        tl.store(queries + place, _rotated(x, partner, i, position, frequencies, magnitude, PAIRS), mask=i < D)
-        tl.store(gate + place, tl.load(row + D + i, mask=i < D).to(tl.float32), mask=i < D)
+        _query_head(q + t * q_stride, q_gamma, queries, gate, t, unit, position, frequencies, magnitude, eps,
+                    HEADS, D, PAIRS)  # fmt: skip
     elif unit < HEADS + 2 * KV_HEADS:
-        i = tl.arange(0, BLOCK_D)
-        page = tl.load(pages + slot * page_stride + position // PAGE).to(tl.int64)
-        if unit < HEADS + KV_HEADS:
-            head = unit - HEADS
-            x, partner = _normed(k + t * k_stride + head * D, k_gamma, i, D, eps, PAIRS)
-            x = _rotated(x, partner, i, position, frequencies, magnitude, PAIRS)
-            cell = (page * KV_HEADS + head) * 2 * PAGE + position % PAGE
-            _store_row(x, i, cell, codes, scales, D, GROUPS, BITS)
-        else:
-            head = unit - HEADS - KV_HEADS
-            x = tl.load(v + t * v_stride + head * D + i).to(tl.float32)
-            cell = ((page * KV_HEADS + head) * 2 + 1) * PAGE + position % PAGE
-            _store_row(x, i, cell, codes, scales, D, GROUPS, BITS)
-    elif RATIO > 0:
-        i = tl.arange(0, INDEX_BLOCK)
-        inside = i < INDEX_D
-        if unit == HEADS + 2 * KV_HEADS:
-            own = tl.load(index_k + t * index_k_stride + i, mask=inside, other=0.0).to(tl.float32)
-            if KEEP:
-                tl.store(raw + (slot.to(tl.int64) * RING + position % RING) * INDEX_D + i, own, mask=inside)
-            if (position + 1) % RATIO == 0:  # the block's last token pools it
-                # the sum over tokens in their order; each element and the one it pairs with
-                j = tl.where(i < INDEX_PAIRS, i + INDEX_PAIRS, tl.where(i < 2 * INDEX_PAIRS, i - INDEX_PAIRS, i))
-                x = tl.zeros([INDEX_BLOCK], tl.float32)
-                partner = tl.zeros([INDEX_BLOCK], tl.float32)
-                for back in tl.static_range(RATIO - 1, -1, -1):
-                    # a block's earlier tokens are columns of this call, or lie in the ring
-                    source = tl.maximum(t - back, 0)
-                    here = tl.load(slots + source) == slot
-                    here = here & (tl.load(positions + source) == position - back)
-                    near = index_k + source * index_k_stride
-                    far = raw + (slot.to(tl.int64) * RING + (position - back) % RING) * INDEX_D
-                    x += tl.load(near + i, mask=inside & here, other=0.0).to(tl.float32)
-                    x += tl.load(far + i, mask=inside & (here == 0), other=0.0)
-                    partner += tl.load(near + j, mask=inside & here, other=0.0).to(tl.float32)
-                    partner += tl.load(far + j, mask=inside & (here == 0), other=0.0)
-                x, partner = x / RATIO, partner / RATIO
-                scale = tl.rsqrt(tl.sum(x * x, 0) / INDEX_D + eps)
-                x = x * scale * tl.load(index_k_gamma + i, mask=inside, other=0.0)
-                partner = partner * scale * tl.load(index_k_gamma + j, mask=inside, other=0.0)
-                first = position + 1 - RATIO
-                x = _rotated(x, partner, i, first, frequencies, magnitude, INDEX_PAIRS)
-                page = tl.load(pages + slot * page_stride + position // PAGE).to(tl.int64)
-                place = (page * (PAGE // RATIO) + (position % PAGE) // RATIO) * INDEX_D + i
-                tl.store(pooled + place, x.to(pooled.dtype.element_ty), mask=inside)
-        else:
-            head = unit - HEADS - 2 * KV_HEADS - 1
-            row = index_q + t * index_q_stride + head * INDEX_D
-            x, partner = _normed(row, index_q_gamma, i, INDEX_D, eps, INDEX_PAIRS)
-            x = _rotated(x, partner, i, position, frequencies, magnitude, INDEX_PAIRS)
-            tl.store(index_queries + (t * INDEX_HEADS + head) * INDEX_D + i, x, mask=inside)
+        _cache_row(k + t * k_stride, v + t * v_stride, k_gamma, codes, scales, page, unit - HEADS, position,
+                   frequencies, magnitude, eps, KV_HEADS, D, PAIRS, GROUPS, BITS, PAGE)  # fmt: skip
+    elif unit == HEADS + 2 * KV_HEADS:
+        _index_key(index_k, index_k_stride, index_k_gamma, raw, pooled, slots, positions, t, slot, position, page,
+                   frequencies, magnitude, eps, PAGE, RATIO, RING, KEEP, INDEX_D, INDEX_BLOCK, PAIRS)  # fmt: skip
+    else:
+        head = unit - HEADS - 2 * KV_HEADS - 1
+        _index_query(index_q + t * index_q_stride + head * INDEX_D, index_q_gamma,
+                     index_queries + (t * INDEX_HEADS + head) * INDEX_D, position, frequencies, magnitude, eps,
+                     INDEX_D, INDEX_BLOCK, PAIRS)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["slot", "start"])
@@ -210,10 +247,8 @@ def attention_prepare(
         q.stride(0), k.stride(0), v.stride(0), index_q.stride(0), index_k.stride(0),
         HEADS=heads, KV_HEADS=kv_heads, D=dim, PAIRS=len(rope.frequencies),
         GROUPS=memory.scales.shape[-1], BITS=8 if memory.codes.dtype == torch.int8 else 16, PAGE=PAGE,
-        RATIO=memory.ratio if indexer is not None else 0, RING=max(memory.raw.shape[1], 1),
-        KEEP=columns.parts is not None, INDEX_HEADS=max(index_heads, 1), INDEX_D=index_dim,
-        BLOCK_D=power_of_two(dim), INDEX_BLOCK=power_of_two(index_dim), INDEX_PAIRS=len(rope.frequencies),
-        num_warps=2,
+        RATIO=max(memory.ratio, 1), RING=memory.raw.shape[1], KEEP=columns.parts is not None,
+        INDEX_HEADS=max(index_heads, 1), INDEX_D=index_dim, INDEX_BLOCK=power_of_two(index_dim), num_warps=2,
     )  # fmt: skip
     if indexer is not None and columns.parts is None:
         keep_ring(index_k, memory.raw, columns.slot, columns.start, memory.ratio - 1)

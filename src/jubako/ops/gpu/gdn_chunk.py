@@ -1,0 +1,191 @@
+"""The gated delta net for prompts, in chunks of tokens: the WY form of arXiv 2412.06464.
+
+With G the running sum of log decays within a chunk, A[i, j] = β_i e^(G_i − G_j) k_i·k_j for j < i and T = (I + A)⁻¹:
+    W = T (β e^G k)    U = T (β v)    P[i, j] = e^(G_i − G_j) q_i·k_j for j ≤ i        all chunks at once
+    V = U − W S        o = e^G q S + P V        S ← e^(G_last) S + (e^(G_last − G) k)ᵀ V        one after the other
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .columns import Columns
+from .gdn import L2_EPS, _convolved, _softplus
+from .launch import COLUMNS, fast
+from .prepare import keep_ring
+from .state import GdnMemory
+
+CHUNK = 64  # tokens
+VALUES = 32  # columns of the state in one program of the last pass
+ROWS = 16  # tokens of a program of the first and the last launch
+
+
+@triton.jit(do_not_specialize=["slot", "base", "tokens"])
+def _mix_channels(  # type: ignore[no-untyped-def]
+    qkv, stride, taps, conv, mixed, slot, base, tokens, q_scale, l2_eps,
+    KEY_HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """Convolution and silu of one head's channels for ROWS tokens; queries and keys to length one."""
+    t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    head = tl.program_id(1)
+    channel = head * D + tl.arange(0, D)
+    acc = tl.zeros([ROWS, D], tl.float32)
+    for tap in tl.static_range(KERNEL):
+        source = t - (KERNEL - 1 - tap)
+        near = (source >= 0) & (t < tokens)
+        place = source.to(tl.int64)[:, None] * stride + channel[None, :]
+        fresh = tl.load(qkv + place, mask=near[:, None], other=0.0).to(tl.float32)
+        far = (source < 0) & (base + source >= 0)
+        row = (slot.to(tl.int64) * RING + (base + source + RING) % RING) * CHANNELS
+        fresh += tl.load(conv + row[:, None] + channel[None, :], mask=far[:, None], other=0.0)
+        acc = tl.fma(fresh, tl.load(taps + channel * KERNEL + tap)[None, :] + tl.zeros_like(acc), acc)
+    acc = acc * tl.sigmoid(acc)
+    if head < 2 * KEY_HEADS:
+        length = tl.rsqrt(tl.sum(acc * acc, 1) + l2_eps)
+        if head < KEY_HEADS:
+            length = length * q_scale
+        acc = acc * length[:, None]
+    place = t.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+    tl.store(mixed + place, acc, mask=(t < tokens)[:, None])
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _solve_chunks(  # type: ignore[no-untyped-def]
+    mixed, beta, alpha, beta_stride, alpha_stride, dt_bias, a, sums, w, u, p, tokens,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """W, U, P and G of one chunk of one head."""
+    chunk, head = tl.program_id(0), tl.program_id(1)
+    key_head = head % KEY_HEADS
+    r = tl.arange(0, CHUNK)
+    d = tl.arange(0, D)
+    t = chunk * CHUNK + r
+    live = t < tokens
+    row = t.to(tl.int64)
+    write = tl.sigmoid(tl.load(beta + row * beta_stride + head, mask=live, other=0.0).to(tl.float32))
+    write = tl.where(live, write, 0.0)
+    step = tl.load(alpha + row * alpha_stride + head, mask=live, other=0.0).to(tl.float32)
+    fall = tl.load(a + head) * _softplus(step + tl.load(dt_bias + head))
+    run = tl.cumsum(tl.where(live, fall, 0.0), 0)
+    tl.store(sums + row * HEADS + head, run, mask=live)
+
+    source = mixed + row[:, None] * CHANNELS + d[None, :]
+    k = tl.load(source + (KEY_HEADS + key_head) * D, mask=live[:, None], other=0.0)
+    below = r[:, None] > r[None, :]
+    fade = tl.exp(tl.where(r[:, None] >= r[None, :], run[:, None] - run[None, :], 0.0))
+    dots = tl.dot(k, tl.trans(k), input_precision=PRECISION)
+    lower = tl.where(below, -write[:, None] * fade * dots, 0.0)
+    # forward substitution: row i of T − I from the rows above it
+    solved = lower
+    for i in range(1, CHUNK):
+        this = (r == i)[:, None]
+        line = tl.sum(tl.where(this, lower, 0.0), 0)
+        line += tl.sum(line[:, None] * tl.where(r[:, None] < i, solved, 0.0), 0)
+        solved = tl.where(this, line[None, :], solved)
+    solved += tl.where(r[:, None] == r[None, :], 1.0, 0.0)
+
+    target = row[:, None] * (HEADS * D) + head * D + d[None, :]
+    scaled = k * (write * tl.exp(run))[:, None]
+    tl.store(w + target, tl.dot(solved, scaled, input_precision=PRECISION), mask=live[:, None])
+    v = tl.load(source + (2 * KEY_HEADS + head) * D, mask=live[:, None], other=0.0) * write[:, None]
+    tl.store(u + target, tl.dot(solved, v, input_precision=PRECISION), mask=live[:, None])
+    q = tl.load(source + key_head * D, mask=live[:, None], other=0.0)
+    answers = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    answers = tl.where(r[:, None] >= r[None, :], answers * fade, 0.0)
+    tl.store(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], answers, mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["slot", "tokens"])
+def _run_chunks(  # type: ignore[no-untyped-def]
+    mixed, sums, w, u, p, memory, answers, slot, tokens,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, CHANNELS: tl.constexpr,
+    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """All chunks in order for some value columns of one head."""
+    tile, head = tl.program_id(0), tl.program_id(1)
+    key_head = head % KEY_HEADS
+    r = tl.arange(0, CHUNK)
+    d = tl.arange(0, D)
+    v = tile * VALUES + tl.arange(0, VALUES)
+    place = memory + ((slot.to(tl.int64) * HEADS + head) * D + d[:, None]) * D + v[None, :]
+    state = tl.load(place)
+    for start in range(0, tokens, CHUNK):
+        t = start + r
+        live = t < tokens
+        row = t.to(tl.int64)
+        last = tl.minimum(start + CHUNK, tokens) - 1
+        run = tl.load(sums + row * HEADS + head, mask=live, other=0.0)
+        end = tl.load(sums + last.to(tl.int64) * HEADS + head)
+        inner = row[:, None] * (HEADS * D) + head * D
+        wide = live[:, None]
+        decay_in = tl.load(w + inner + d[None, :], mask=wide, other=0.0)
+        new = tl.load(u + inner + v[None, :], mask=wide, other=0.0)
+        new -= tl.dot(decay_in, state, input_precision=PRECISION)
+        source = mixed + row[:, None] * CHANNELS + d[None, :]
+        q = tl.load(source + key_head * D, mask=wide, other=0.0) * tl.exp(run)[:, None]
+        answer = tl.dot(q, state, input_precision=PRECISION)
+        near = tl.load(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], mask=wide, other=0.0)
+        answer += tl.dot(near, new, input_precision=PRECISION)
+        tl.store(answers + inner + v[None, :], answer, mask=wide)
+        k = tl.load(source + (KEY_HEADS + key_head) * D, mask=wide, other=0.0)
+        k = k * tl.exp(tl.where(live, end - run, 0.0))[:, None]
+        state = state * tl.exp(end) + tl.dot(tl.trans(k), new, input_precision=PRECISION)
+    tl.store(place, state)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _gate_answers(  # type: ignore[no-untyped-def]
+    answers, z, z_stride, norm, eps, tokens, HEADS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The gated norm of one head for ROWS tokens, in place."""
+    t = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    d = tl.arange(0, D)
+    head = tl.program_id(1)
+    live = (t < tokens)[:, None]
+    place = answers + (t[:, None] * HEADS + head) * D + d[None, :]
+    x = tl.load(place, mask=live, other=0.0)
+    x = x * tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None] * tl.load(norm + d)[None, :]
+    open = tl.load(z + t[:, None] * z_stride + head * D + d[None, :], mask=live, other=0.0).to(tl.float32)
+    tl.store(place, x * tl.sigmoid(open), mask=live)
+
+
+def gdn_prompt(
+    weights: object, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns, eps: float
+) -> torch.Tensor:
+    """The raw projections (qkv, z, beta, alpha) of a piece of a prompt to [T, heads*D]. No columns may be pending."""
+    qkv, z, beta, alpha = projected
+    tokens, device = len(qkv), qkv.device
+    key_heads, dim = memory.k.shape[3:]
+    heads, channels, ring = memory.u.shape[3], qkv.shape[1], memory.conv.shape[1]
+    values = min(VALUES, dim)
+    precision = fast(device)
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(*shape, dtype=torch.float32, device=device)
+
+    mixed, sums = empty(tokens, channels), empty(tokens, heads)
+    w, u, p = empty(tokens, heads * dim), empty(tokens, heads * dim), empty(tokens, heads, CHUNK)
+    answers = empty(tokens, heads * dim)
+    rows = -(-tokens // ROWS)
+    _mix_channels[(rows, channels // dim)](
+        qkv, qkv.stride(0), weights.conv, memory.conv, mixed, columns.slot, columns.start, tokens, dim**-0.5, L2_EPS,  # type: ignore[attr-defined]
+        KEY_HEADS=key_heads, D=dim, CHANNELS=channels, KERNEL=ring - COLUMNS + 1, RING=ring, ROWS=ROWS, num_warps=4,
+    )  # fmt: skip
+    keep_ring(qkv, memory.conv, columns.slot, columns.start, ring - COLUMNS)
+    _solve_chunks[(-(-tokens // CHUNK), heads)](
+        mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,  # type: ignore[attr-defined]
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision, num_warps=8,
+    )  # fmt: skip
+    _run_chunks[(dim // values, heads)](
+        mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision,
+        num_warps=4, num_stages=1,
+    )  # fmt: skip
+    _gate_answers[(rows, heads)](
+        answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, num_warps=4,  # type: ignore[attr-defined]
+    )  # fmt: skip
+    return answers

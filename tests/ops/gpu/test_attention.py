@@ -1,0 +1,166 @@
+"""Attention, its caches and the choice of blocks against the reference: steps, prompts, several sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sizes import config, normal, twin
+
+from jubako.arch import reference
+from jubako.arch.config import Config
+from jubako.ops.gpu.attention import sparse_attention
+from jubako.ops.gpu.columns import Columns, Part, step_table
+from jubako.ops.gpu.launch import COLUMNS
+from jubako.ops.gpu.prepare import Prepared, Rope, attention_prepare
+from jubako.ops.gpu.select import Selector
+from jubako.ops.gpu.state import PAGE, AttentionMemory
+
+RATIO, BUDGET, CONTEXT = 4, 32, 512
+
+
+@dataclass
+class Case:
+    """A layer with random norms and the raw projections of a sequence; two slots whose pages interleave."""
+
+    sizes: Config
+    weights: Any
+    reference_weights: Any
+    inputs: list[torch.Tensor]
+    cache: reference.AttentionCache
+    memory: AttentionMemory
+    selector: Selector
+    device: torch.device
+
+    def prepare(self, rows: list[int], columns: Columns) -> Prepared:
+        sizes = self.sizes
+        rope = Rope(sizes.rope_frequencies().to(self.device), sizes.rope_magnitude)
+        projected = tuple(x[rows].to(self.device) for x in self.inputs)
+        return attention_prepare(
+            self.weights, projected, self.memory, columns, rope, sizes.heads, sizes.kv_heads, sizes.index_heads, sizes.eps
+        )
+
+    def run(self, rows: list[int], columns: Columns) -> torch.Tensor:
+        ready = self.prepare(rows, columns)
+        assert ready.index is not None
+        blocks, chosen = self.selector(ready.index, self.memory, columns)
+        return sparse_attention(ready.queries, ready.gate, self.memory, columns, blocks, chosen).cpu()
+
+    def step(self, slot: int, position: int, rows: list[int]) -> torch.Tensor:
+        table = torch.from_numpy(step_table([Part(rows, slot, position, 0, 0)])).to(self.device)
+        return self.run(rows, Columns.of_step(table, len(rows)))
+
+    def prompt(self, slot: int, position: int, rows: list[int]) -> torch.Tensor:
+        ids = torch.zeros(len(rows), dtype=torch.int32, device=self.device)
+        return self.run(rows, Columns.of_prompt(ids, slot, position))
+
+    def expected(self, rows: slice) -> torch.Tensor:
+        q, k, v, index_q, index_k = (x[rows] for x in self.inputs)
+        weights, position = self.reference_weights, rows.start
+        queries, gate = reference.attention_prepare(weights, q, k, v, self.cache, position)
+        reference.index_update(weights.indexer, index_k, self.cache, position)
+        blocks, counts = reference.index_select(weights.indexer, index_q, self.cache, position)
+        return reference.sparse_attention(queries, gate, self.cache, blocks, counts, position)
+
+
+def case(rng: np.random.Generator, device: torch.device, tokens: int, bits: int = 16, **changes: Any) -> Case:
+    sizes = config(**{"head_dim": 32, "rope_dims": 16, "index_budget": BUDGET, "index_dim": 32, **changes})
+    norms = {name: 1 + 0.2 * twin(normal(rng, sizes.head_dim)) for name in ("q_norm", "k_norm")}
+    index = {name: 1 + 0.2 * twin(normal(rng, sizes.index_dim)) for name in ("q_norm", "k_norm")}
+    inputs = [
+        twin(normal(rng, tokens, size))
+        for size in (
+            sizes.heads * 2 * sizes.head_dim,
+            sizes.kv_heads * sizes.head_dim,
+            sizes.kv_heads * sizes.head_dim,
+            sizes.index_heads * sizes.index_dim,
+            sizes.index_dim,
+        )
+    ]
+    pages = CONTEXT // PAGE
+    table = torch.stack([torch.arange(0, 2 * pages, 2), torch.arange(2 * pages - 1, 0, -2)]).int().to(device)
+    here = SimpleNamespace(
+        **{name: x.to(device) for name, x in norms.items()},
+        indexer=SimpleNamespace(**{name: x.to(device) for name, x in index.items()}),
+    )
+    return Case(
+        sizes,
+        here,
+        SimpleNamespace(**norms, indexer=SimpleNamespace(**index)),
+        inputs,
+        reference.AttentionCache(sizes, RATIO),
+        AttentionMemory.empty(sizes, RATIO, bits, table, 2 * pages),
+        Selector(sizes.index_blocks(RATIO), CONTEXT // RATIO, COLUMNS, device),
+        device,
+    )
+
+
+def near(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    return bool((actual - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+@pytest.mark.parametrize(("bits", "tolerance"), [(16, 2e-3), (8, 3e-2)])
+def test_a_prompt_and_steps_equal_the_reference(
+    rng: np.random.Generator, device: torch.device, bits: int, tolerance: float
+) -> None:
+    both = case(rng, device, 90, bits)
+    assert near(both.prompt(1, 0, list(range(70))), both.expected(slice(0, 70)), tolerance)
+    for start, end in ((70, 71), (71, 75), (75, 78)):
+        assert near(both.step(1, start, list(range(start, end))), both.expected(slice(start, end)), tolerance)
+    assert near(both.prompt(1, 78, list(range(78, 90))), both.expected(slice(78, 90)), tolerance)
+
+
+def test_taken_back_columns_leave_no_trace(rng: np.random.Generator, device: torch.device) -> None:
+    both = case(rng, device, 60)
+    both.prompt(0, 0, list(range(45)))
+    single = [both.step(0, t, [t]) for t in range(45, 52)]
+    both.prompt(1, 0, list(range(45)))
+    first = both.step(1, 45, [45, 46, 59, 58, 57, 56])
+    assert torch.equal(first[:2], torch.cat(single[:2]))
+    assert torch.equal(both.step(1, 47, [47, 48, 49, 50, 51]), torch.cat(single[2:]))
+
+
+def test_sequences_in_one_step_do_not_meet(rng: np.random.Generator, device: torch.device) -> None:
+    both = case(rng, device, 60)
+    both.prompt(0, 0, list(range(40)))
+    both.prompt(1, 0, list(range(50)))
+    parts = [Part([0] * 2, 1, 50, 0, 0), Part([0], 0, 40, 0, 0)]
+    table = torch.from_numpy(step_table(parts)).to(device)
+    together = both.run([50, 51, 40], Columns.of_step(table, 3))
+    alone = [both.step(1, 50, [50, 51]), both.step(0, 40, [40])]
+    assert torch.equal(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("step", [True, False])
+@pytest.mark.parametrize("kind", ["spread", "ties", "zeros", "few"])
+def test_the_best_blocks_are_chosen_exactly(
+    rng: np.random.Generator, device: torch.device, kind: str, step: bool
+) -> None:
+    """On scores of the kernel's own making: top `budget`, of equal scores the lower block."""
+    budget, blocks = 8, 100
+    both = case(rng, device, 4)
+    selector = Selector(budget, 128, COLUMNS, device)
+    scores = np.abs(rng.standard_normal((3, 128))).astype(np.float32)
+    if kind == "ties":
+        scores = np.floor(scores * 2)
+    elif kind == "zeros":
+        scores[:, :] = 0
+        scores[1, 77] = 2.0
+    elif kind == "few":
+        blocks = 5
+    positions = torch.full((3,), blocks * RATIO, dtype=torch.int32, device=device)
+    selector.scores[:3] = torch.from_numpy(scores).to(device)
+    keys = torch.from_numpy(scores[:, :blocks].view(np.int32) >> 18).long().to(device)
+    selector.counts[:3].scatter_add_(1, keys, torch.ones_like(keys, dtype=torch.int32))
+    chosen = torch.empty(3, budget, dtype=torch.int32, device=device)
+    counts = torch.empty(3, dtype=torch.int32, device=device)
+    selector._choose(selector.scores, selector.candidates, positions, chosen, counts, both.memory.ratio, counted=step)
+    for row in range(3):
+        order = np.argsort(-scores[row, :blocks], kind="stable")[:budget]
+        assert int(counts[row]) == len(order)
+        assert sorted(chosen[row, : len(order)].tolist()) == sorted(order.tolist())
+    assert not step or not selector.counts.any()
