@@ -88,7 +88,7 @@ class Saved:
 
     fixed           uint8: recurrent states, past columns, unfinished index blocks, what the draft layer carries
     pages           held pages of the pool with the keys and values
-    draft_position  tokens the draft layer has read
+    draft_position  tokens the draft layer has read; position where there is none
     """
 
     position: int

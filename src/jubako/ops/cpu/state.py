@@ -91,7 +91,7 @@ class CpuState:
         self.settle()
         fixed = np.concatenate([array.reshape(-1).view(np.uint8) for array in self._fixed()])
         ids = self.pages.holding(self.position)
-        return Saved(self.position, self.draft_position, fixed, ids)
+        return Saved(self.position, self._writes_from(), fixed, ids)
 
     def resume(self, saved: Saved, ids: Sequence[int]) -> None:
         """Become what was saved after the tokens `ids`."""
@@ -102,13 +102,14 @@ class CpuState:
         for array in self._fixed():
             array.reshape(-1).view(np.uint8)[:] = saved.fixed[start : start + array.nbytes]
             start += array.nbytes
-        self.position, self.draft_position = saved.position, saved.draft_position
+        self.position = saved.position
         for state in (*self.layers, self.ngram):
             if isinstance(state, _cpu.AttentionState):
                 state.resume(self.position)
             elif state is not None:
                 state.position = self.position
         if self.draft is not None:
+            self.draft_position = saved.draft_position
             self.draft.resume(self.draft_position)
             self.carry_ids = [int(id) for id in ids[self.draft_position :]]
         self.history = self._last([], ids)
