@@ -58,8 +58,12 @@ class _Run:
     blocks: Array | None = None
     complete: int = 0  # blocks that were complete when `blocks` were chosen
 
+    def choose(self, blocks: Array, counts: Array, ratio: int) -> None:
+        """Take what the index selected for the first draft."""
+        self.blocks, self.complete = blocks[0, : counts[0]], (self.position + 1) // ratio
+
     def chosen(self, ratio: int) -> tuple[Array | None, Array | None]:
-        """Blocks and counts for a later draft."""
+        """Blocks and counts for the draft at work."""
         if self.blocks is None:
             return None, None
         finished = np.arange(self.complete, (self.position + 1) // ratio, dtype=np.int32)
@@ -109,13 +113,10 @@ def _catch_up(ops: Ops, runs: Sequence[_Run]) -> Array:
             ops.attention_store(mixer, k[start : end - 1], v[start : end - 1], state.draft, state.draft_position)
         cache, own, key = state.draft, slice(row, row + 1), slice(end - 1, end)
         queries, gate = ops.attention_prepare(mixer, q[own], k[key], v[key], cache, run.position)
-        blocks: Array = None
-        counts: Array = None
         if mixer.indexer is not None:
             ops.index_update(mixer.indexer, index_k[0][start:end], cache, state.draft_position)
-            blocks, counts = ops.index_select(mixer.indexer, index_q[0][own], cache, run.position)
-            run.blocks, run.complete = blocks[0][: counts[0]], (run.position + 1) // mixer.ratio
-        outputs.append(ops.sparse_attention(queries, gate, cache, blocks, counts, run.position))
+            run.choose(*ops.index_select(mixer.indexer, index_q[0][own], cache, run.position), mixer.ratio)
+        outputs.append(ops.sparse_attention(queries, gate, cache, *run.chosen(mixer.ratio), run.position))
         state.draft_position, state.carry_ids, start = state.position, [], end
     streams = joined[last]
     ops.hyper_combine(streams, inject[last], ops.linear(mixer.output, np.concatenate(outputs)))
@@ -135,8 +136,7 @@ def _further(ops: Ops, runs: Sequence[_Run], streams: Array) -> Array:
         run.position += 1
         own, cache = slice(row, row + 1), run.wish.state.draft
         queries, gate = ops.attention_prepare(mixer, q[own], k[own], v[own], cache, run.position)
-        blocks, counts = run.chosen(mixer.ratio)
-        outputs.append(ops.sparse_attention(queries, gate, cache, blocks, counts, run.position))
+        outputs.append(ops.sparse_attention(queries, gate, cache, *run.chosen(mixer.ratio), run.position))
     ops.hyper_combine(streams, inject, ops.linear(mixer.output, np.concatenate(outputs)))
     run_experts(ops, draft.layer, streams)
     return streams

@@ -1,37 +1,48 @@
-"""Generation: one token after another from a session, with what it cost."""
+"""Generation: the tokens of one answer from a session, step by step, with what it cost."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
-from ..core import GenerationStats, SamplingParams, Token
+from ..core import GenerationStats, Request, Token, TokenChoice
 from ..errors import RequestError
-from ..text.sampling import Sampler
+from ..text.rules import TokenRule
 from ..text.tokenizer import StreamDecoder, Tokenizer
+from .answer import Answer
+from .depth import Costs
+from .draft import DraftOptions, Speculation, speculate
 from .session import Session
 
 
 class Generation(Iterator[Token]):
     """The tokens of one answer, made as they are asked for. `stats` is complete when the iteration has ended.
 
-    `rest` is text that never became a whole character (it shows as U+FFFD); empty for nearly every answer.
+    `rest` is text that never became a whole character (it shows as U+FFFD); empty for nearly every answer. `choices`
+    holds each token with its log probabilities, where the request wants them.
     Ending the iteration early (break, `close`) keeps the session at the tokens really read.
     """
 
     def __init__(
         self,
         session: Session,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        max_tokens: int,
-        stop_ids: Collection[int],
+        request: Request,
+        rules: Sequence[TokenRule],
+        options: DraftOptions,
+        costs: Costs,
         tokenizer: Tokenizer | None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self.rest = ""
-        self.stats = GenerationStats(prompt_tokens=len(prompt))
-        self._tokens = self._run(session, list(prompt), params, max_tokens, frozenset(stop_ids), tokenizer, progress)
+        self.choices: list[TokenChoice] = []
+        self._session, self._options, self._costs, self._progress = session, options, costs, progress
+        self._answer = Answer(request, session.context, rules)
+        self._decoder = StreamDecoder(tokenizer) if tokenizer else None
+        self._tokens = self._run()
+
+    @property
+    def stats(self) -> GenerationStats:
+        return self._answer.stats
 
     def __next__(self) -> Token:
         return next(self._tokens)
@@ -40,43 +51,35 @@ class Generation(Iterator[Token]):
         """Stop; nothing more is computed."""
         self._tokens.close()
 
-    def _run(
-        self,
-        session: Session,
-        prompt: list[int],
-        params: SamplingParams,
-        max_tokens: int,
-        stop_ids: frozenset[int],
-        tokenizer: Tokenizer | None,
-        progress: Callable[[int], None] | None,
-    ) -> Generator[Token, None, GenerationStats]:
-        stats = self.stats
-        sampler = Sampler(params, prompt)
-        decoder = StreamDecoder(tokenizer) if tokenizer else None
-        stats.seed = sampler.seed
+    def _run(self) -> Generator[Token, None, None]:
+        session, answer, stats = self._session, self._answer, self.stats
+        prompt = answer.request.prompt
         started = time.perf_counter()
         stats.cached_tokens = session.keep_prefix_of(prompt)
-        logits = session.prefill(prompt[stats.cached_tokens :], progress)
-        changes = session.changes
+        logits = session.prefill(prompt[stats.cached_tokens :], self._progress)
         first = time.perf_counter()
         stats.prefill_seconds = first - started
-        stats.finish_reason = "length"
-        budget = min(max_tokens, session.context - len(prompt) + 1)
-        for step in range(budget):
-            id = sampler.sample(logits, session.length)
-            if id in stop_ids:
-                stats.finish_reason = "stop"
+        run = Speculation(answer, session.state, prompt, self._options, session.keep)
+        choices = run.accept(logits[None])
+        while True:
+            changes = session.changes
+            for taken, choice in enumerate(choices, 1):
+                stats.decode_seconds = time.perf_counter() - first
+                self.choices.append(choice)
+                try:
+                    yield self._token(choice.id)
+                except GeneratorExit:
+                    if stats.steps and session.changes == changes:
+                        session.keep(taken)
+                    raise
+            if answer.finish_reason:
                 break
-            sampler.accept(id)
-            stats.generated_tokens += 1
-            stats.decode_seconds = time.perf_counter() - first
-            # the vocabulary may name fewer ids than the network has rows
-            yield Token(id, decoder.push(id) if decoder and id < decoder.vocab_size else "")
-            if step + 1 < budget:
-                if session.changes != changes:
-                    raise RequestError("the session was used for something else meanwhile; give each answer its own")
-                logits = session.decode(id)
-                stats.steps += 1
-                changes = session.changes
-        self.rest = decoder.finish() if decoder else ""
-        return stats
+            if session.changes != changes:
+                raise RequestError("the session was used for something else meanwhile; give each answer its own")
+            [choices] = speculate(session.executor, self._costs, [run], read=lambda parts: [session.step(parts[0][0])])
+        self.rest = self._decoder.finish() if self._decoder else ""
+
+    def _token(self, id: int) -> Token:
+        # the vocabulary may name fewer ids than the network has rows
+        named = self._decoder is not None and id < self._decoder.vocab_size
+        return Token(id, self._decoder.push(id) if self._decoder and named else "")

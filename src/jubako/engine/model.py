@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..arch.config import Config
 from ..arch.weights import Network, load_network
-from ..core import SamplingParams, whole
+from ..core import Constraint, Request, SamplingParams, ThinkingBudget, whole
 from ..errors import RequestError
 from ..files import ModelFiles, open_model
 from ..text.model_text import load_template, load_tokenizer
+from ..text.rules import TokenRule, build_rules
 from ..text.template import ChatTemplate
 from ..text.tokenizer import Tokenizer
+from .depth import Costs
+from .draft import DraftOptions
 from .executor import Executor
 from .generate import Generation
 from .session import Session
@@ -80,6 +83,8 @@ class Model:
         self.config: Config = network.config
         self.network = network
         self.executor = executor
+        self.paths = files.paths
+        self.costs = Costs()
         self.context = _context(self.config, context)
         self.tokenizer: Tokenizer | None = load_tokenizer(files)
         self.template: ChatTemplate | None = load_template(files, self.tokenizer) if self.tokenizer else None
@@ -122,6 +127,13 @@ class Model:
         presence_penalty: float = 0.0,
         seed: int | None = None,
         stop_ids: Collection[int] | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        top_logprobs: int | None = None,
+        constraint: Constraint | None = None,
+        thinking: ThinkingBudget | None = None,
+        drafts: int | None = None,
+        draft_floor: float = 0.0,
+        fixed_drafts: bool = False,
         session: Session | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Generation:
@@ -129,20 +141,46 @@ class Model:
 
         Ends at `max_tokens`, at the end of the context, or before one of `stop_ids` (None: the vocabulary's end
         tokens; an empty collection: never). With a `session` whose tokens begin the prompt only the rest is read.
-        The other arguments are those of `core.SamplingParams`. Raises RequestError for values out of range.
+
+        temperature … seed   as in `core.SamplingParams`
+        logit_bias           what is added to the logits of some tokens
+        top_logprobs         n: `Generation.choices` tells the log probabilities of each token and the n likeliest
+        constraint, thinking what the answer must look like, how long it may think (`core`)
+        drafts               tokens guessed ahead a step, at most; 0: none; None: as many as pay. Never changes the text
+        draft_floor          a guess of less probability ends its step's guesses
+        fixed_drafts         always that many `drafts` from the draft layer, whatever it gains
+
+        Raises RequestError for values out of range.
         """
-        max_tokens = whole("max_tokens", max_tokens, 1)
-        params = SamplingParams(
-            temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
-        )
         ids = self.encode(prompt) if isinstance(prompt, str) else _ids(prompt)
         if stop_ids is None:
             stop_ids = self.tokenizer.eos_ids if self.tokenizer else ()
+        request = Request(
+            id="",
+            prompt=tuple(ids),
+            params=SamplingParams(
+                temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
+            ),
+            max_tokens=whole("max_tokens", max_tokens, 1),
+            stop_ids=frozenset(stop_ids),
+            logit_bias=tuple((logit_bias or {}).items()),
+            top_logprobs=top_logprobs,
+            constraint=constraint,
+            thinking=thinking,
+            drafts=drafts,
+        )
         session = session or self.session()
         if session.executor is not self.executor:
             raise RequestError("the session belongs to another model; make one with this model's session()")
         session.check_fits(ids)
-        return Generation(session, ids, params, max_tokens, stop_ids, self.tokenizer, progress)
+        options = DraftOptions(drafts, fixed_drafts, draft_floor)
+        return Generation(session, request, self.rules(request), options, self.costs, self.tokenizer, progress)
+
+    def rules(self, request: Request) -> list[TokenRule]:
+        """The rules that the answer to `request` must follow. Raises RequestError where one can't be honoured."""
+        if request.constraint is None and request.thinking is None:
+            return []
+        return build_rules(request, self._need_tokenizer(), self.config.vocabulary)
 
     def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

@@ -1,7 +1,7 @@
 """Choosing the next token from the logits.
 
-Order: penalties, temperature, top-k, top-p, min-p, draw. The random number of a draw is a function of (seed,
-position) alone, and candidates are laid out from the likeliest down: two slightly different distributions at one
+Order: penalties, bias, rules, temperature, top-k, top-p, min-p, draw. The random number of a draw is a function of
+(seed, position) alone, and candidates are laid out from the likeliest down: two slightly different distributions at one
 position, such as a draft's and the network's own, therefore mostly give the same token.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 
 import numpy as np
 
 from ..core import SamplingParams
 from ..errors import JubakoError, RequestError
+from .rules import TokenRule, allowed_tokens
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -37,23 +39,75 @@ def _splitmix64(state: int) -> int:
 
 
 class Sampler:
-    """Samples one sequence. `seed` is the one in use, drawn afresh where the parameters name none."""
+    """Samples one sequence. `seed` is the one in use, drawn afresh where the parameters name none.
 
-    def __init__(self, params: SamplingParams, prompt_ids: Sequence[int] = ()) -> None:
+    bias (OpenAI's logit_bias): what is added to the logits of some tokens. rules: see `text.rules`.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_ids: Sequence[int] = (),
+        bias: Iterable[tuple[int, float]] = (),
+        rules: Sequence[TokenRule] = (),
+    ) -> None:
         self.params = params
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
         self._penalties = _Penalties(params, prompt_ids)
+        self._bias = dict(bias)
+        self._rules = list(rules)
+
+    def copy(self) -> Sampler:
+        """The same sampler in the same state, to look ahead with."""
+        other = copy(self)
+        other._penalties = self._penalties.copy()
+        other._rules = [rule.copy() for rule in self._rules]
+        return other
+
+    @property
+    def finished(self) -> bool:
+        """Whether a rule says that nothing may follow."""
+        return any(rule.finished for rule in self._rules)
 
     def accept(self, token: int) -> None:
-        """Tell that `token` is now part of the text; penalties count it from here on."""
+        """Tell that `token` is now part of the text; penalties and rules count it from here on."""
         self._penalties.count(token)
+        for rule in self._rules:
+            rule.accept(token)
+
+    def allows(self, token: int) -> bool:
+        """Accept `token` if the rules let it come next; whether they do."""
+        allowed = None if self.finished else allowed_tokens(self._rules)
+        if self.finished or (allowed is not None and not allowed[token]):
+            return False
+        self.accept(token)
+        return True
 
     def sample(self, logits: np.ndarray, position: int) -> int:
         """The token for `position` (its index in the sequence) from logits [V], which stay as they are.
 
         -inf bars a token; NaN, +inf, or -inf everywhere raises JubakoError. Of equal logits the lowest id comes first.
         """
-        logits = self._penalties.apply(np.asarray(logits, np.float32))
+        logits = self._biased(self._penalties.apply(np.asarray(logits, np.float32)))
+        allowed = allowed_tokens(self._rules)
+        if allowed is None:
+            return self._choose(logits, position)
+        ids = np.flatnonzero(allowed)
+        if len(ids) == 0:
+            raise JubakoError(f"no token may come at position {position}: the rules of this answer exclude each other")
+        return int(ids[self._choose(logits[ids], position)])
+
+    def _biased(self, logits: np.ndarray) -> np.ndarray:
+        if not self._bias:
+            return logits
+        ids = np.fromiter(self._bias, np.int64, len(self._bias))
+        if ids.min() < 0 or ids.max() >= len(logits):
+            raise RequestError(f"logit_bias: token id {ids.max()} or {ids.min()} is not in the vocabulary")
+        logits = logits.copy()
+        logits[ids] += np.fromiter(self._bias.values(), np.float32, len(ids))
+        return logits
+
+    def _choose(self, logits: np.ndarray, position: int) -> int:
         largest = float(logits.max())
         if not math.isfinite(largest):
             raise JubakoError(
@@ -138,6 +192,13 @@ class _Penalties:
         if self._repetition:
             for token in prompt_ids:
                 self._slot(token)
+
+    def copy(self) -> _Penalties:
+        other = copy(self)
+        if self._active:
+            other._slots = dict(self._slots)
+            other._ids, other._counts = self._ids.copy(), self._counts.copy()
+        return other
 
     def count(self, token: int) -> None:
         if self._active:

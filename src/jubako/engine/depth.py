@@ -1,0 +1,116 @@
+"""How deep to draft: what a step costs by its width, against the tokens it gives on average.
+
+Estimates start hopeful and drift back to hope while nothing is learned about them, so that what was given up is tried
+again now and then. They steer speed alone, never the text.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .executor import STEP_COLUMNS
+from .suffix import LONGEST, SHORTEST
+
+HOPE = 0.8  # probability that a draft is right, before anything is known
+LEARN, FORGET = 0.1, 0.004  # weight of a new observation, and of hope while there is none
+FLAT = 0.05  # hoped growth of a step's time with each further column
+CLASSES = 4  # of suffix matches by length
+
+
+class Plan(NamedTuple):
+    """Who proposes in a step ("none", "layer", "suffix") and how many drafts."""
+
+    proposer: str
+    depth: int
+
+
+class Costs:
+    """Seconds that a step's parts take on this executor, shared by its sequences: running means without outliers."""
+
+    def __init__(self) -> None:
+        self.verify: list[float | None] = [None] * (STEP_COLUMNS + 1)  # by columns, of all sequences together
+        self.draft_pass: float | None = None
+
+    def step(self, columns: int, passes: int) -> float:
+        """A step with so many columns after so many passes of the draft layer."""
+        return self._verify(min(columns, STEP_COLUMNS)) + passes * (self.draft_pass or 0.0)
+
+    def learn(self, columns: int, verify: float, passes: int, draft: float) -> None:
+        """What a step took."""
+        self.verify[columns] = _mean(self.verify[columns], verify)
+        if passes:
+            self.draft_pass = _mean(self.draft_pass, draft / passes)
+        for other, known in enumerate(self.verify):
+            if known is not None and other != columns:
+                self.verify[other] = known + FORGET * (min(known, self._between(other)) - known)
+
+    def _verify(self, columns: int) -> float:
+        known = self.verify[columns]
+        return self._between(columns) if known is None else known
+
+    def _between(self, columns: int) -> float:
+        """From the nearest narrower and wider steps that are known."""
+        known = [(n, ms) for n, ms in enumerate(self.verify) if ms is not None and n != columns]
+        below = max((k for k in known if k[0] < columns), default=None)
+        above = min((k for k in known if k[0] > columns), default=None)
+        if below and above:
+            return below[1] + (above[1] - below[1]) * (columns - below[0]) / (above[0] - below[0])
+        n, ms = below or above or (1, 1.0)
+        return ms * (1 + FLAT * (columns - 1)) / (1 + FLAT * (n - 1))
+
+
+def _mean(before: float | None, now: float) -> float:
+    return now if before is None else before + LEARN * (min(now, 2 * before) - before)
+
+
+class Acceptance:
+    """How often drafts of one sequence are right, given that those before them in the step were.
+
+    layer: by place in the step. suffix: by the length of the match.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.layer = [HOPE] * most
+        self.suffix = [HOPE * (c + 1) / CLASSES for c in range(CLASSES)]
+
+    def tokens(self, proposer: str, depth: int, match: int) -> float:
+        """Expected tokens of a step: 1 + α1 + α1 α2 + …"""
+        total, all_right = 1.0, 1.0
+        for place in range(depth):
+            all_right *= self.layer[place] if proposer == "layer" else self.suffix[_class(match)]
+            total += all_right
+        return total
+
+    def learn_layer(self, made: int, right: int) -> None:
+        """`right` of `made` drafts agreed; the one after them did not."""
+        for place in range(len(self.layer)):
+            if place < min(right + 1, made):
+                self.layer[place] += LEARN * (float(place < right) - self.layer[place])
+            else:
+                self.layer[place] += FORGET * (HOPE - self.layer[place])
+
+    def learn_suffix(self, match: int, made: int, right: int) -> None:
+        """The same for a suffix match, proposed or not."""
+        kind = _class(match)
+        for place in range(min(right + 1, made)):
+            self.suffix[kind] += LEARN * (float(place < right) - self.suffix[kind])
+
+
+def _class(match: int) -> int:
+    """Matches of 3, 4 to 7, 8 to 15, 16 and more tokens."""
+    return min(CLASSES - 1, max(0, match.bit_length() - 2)) if SHORTEST <= match <= LONGEST else 0
+
+
+def best_plan(costs: Costs, acceptance: Acceptance, layer: int, suffix: int, match: int, sequences: int) -> Plan:
+    """The proposer and depth that promise most tokens per second, for `sequences` that do the same.
+
+    layer, suffix: most drafts of the two proposers.
+    """
+    best, rate = Plan("none", 0), 1 / costs.step(sequences, 0)
+    for proposer, most in (("layer", layer), ("suffix", suffix)):
+        for depth in range(1, most + 1):
+            cost = costs.step(sequences * (depth + 1), depth if proposer == "layer" else 0)
+            promise = acceptance.tokens(proposer, depth, match) / cost
+            if promise > rate:
+                best, rate = Plan(proposer, depth), promise
+    return best
