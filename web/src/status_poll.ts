@@ -1,7 +1,7 @@
 /** Asks for the server's status while somebody looks, and remembers the last minutes for the charts. */
 
 import { signal } from "@preact/signals";
-import { ApiError, request } from "./api";
+import { ApiError, keyWanted, request } from "./api";
 import type { Status } from "./status";
 
 export interface Sample {
@@ -39,6 +39,11 @@ function schedule(delay: number): void {
 }
 
 async function poll(): Promise<void> {
+  if (!keyWanted.value) await ask();
+  schedule(watchers > 0 ? WATCHED_MS : QUIET_MS);
+}
+
+async function ask(): Promise<void> {
   try {
     const response = await request("/v1/status", { signal: AbortSignal.timeout(4000) });
     const sample = { time: Date.now(), status: (await response.json()) as Status };
@@ -48,5 +53,4 @@ async function poll(): Promise<void> {
   } catch (error) {
     reachable.value = error instanceof ApiError ? "yes" : "no";
   }
-  schedule(watchers > 0 ? WATCHED_MS : QUIET_MS);
 }

@@ -19,7 +19,7 @@ export function Chat() {
     <div class="chat">
       <header class="bar">
         <h2>{conversation.title || "New conversation"}</h2>
-        <button type="button" class="tool named" aria-expanded={tuning} aria-controls="parameters" onClick={() => setTuning(!tuning)}>
+        <button type="button" class="tool named" aria-label="Parameters" aria-expanded={tuning} aria-controls="parameters" onClick={() => setTuning(!tuning)}>
           <Icon name="sliders" />
           <span>Parameters</span>
         </button>
