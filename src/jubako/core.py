@@ -110,7 +110,8 @@ class GenerationStats:
 class Constraint:
     """What the answer must look like; compiled into a token mask by `text.grammar`.
 
-    kind      "json_schema", "json_object", "regex" or "grammar" (Lark, as llguidance reads it)
+    kind      "json_schema", "json_object", "regex", "grammar" (Lark, as llguidance reads it), or "composed": such
+              a list of grammars as `text.answer_form` makes for calls
     source    the schema as JSON text, the expression, the grammar; empty for json_object
     after     token ids after whose first occurrence in the answer the mask begins (the end of thinking); empty: at once
     prefix    bytes of the answer that the prompt already holds, as when a given beginning is continued

@@ -12,43 +12,9 @@ from dataclasses import dataclass
 
 from .call_parser import CallParser
 from .call_schema import Tool
+from .pieces import ContentText, Piece, ThinkingText, ToolCallArguments, ToolCallEnd, ToolCallStart
 from .stop import StopMatcher
 from .tokenizer import StreamDecoder, Tokenizer
-
-
-@dataclass(frozen=True)
-class ThinkingText:
-    text: str
-
-
-@dataclass(frozen=True)
-class ContentText:
-    text: str
-
-
-@dataclass(frozen=True)
-class ToolCallStart:
-    index: int
-    id: str
-    name: str
-
-
-@dataclass(frozen=True)
-class ToolCallArguments:
-    """A further piece of the JSON text of the arguments."""
-
-    index: int
-    text: str
-
-
-@dataclass(frozen=True)
-class ToolCallEnd:
-    """The call is complete. Without it there was no call, only the beginning of one."""
-
-    index: int
-
-
-Piece = ThinkingText | ContentText | ToolCallStart | ToolCallArguments | ToolCallEnd
 
 
 @dataclass(frozen=True)

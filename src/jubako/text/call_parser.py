@@ -151,8 +151,8 @@ class CallParser:
 
     def _undecided(self, tail: str) -> bool:
         """Whether what follows a closing tag may still become what ends the value."""
-        if _END.fullmatch(tail) or _may_become(tail, "</function>", whole=False):
-            return self._may_end()
+        if self._may_end() and (_END.fullmatch(tail) or _may_become(tail, "</function>", whole=False)):
+            return True
         stripped = tail.lstrip()
         if not stripped.startswith("<parameter="):
             return _may_become(tail, "<parameter=")

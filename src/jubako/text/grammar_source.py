@@ -16,14 +16,17 @@ _BLANKS = r"[ \t]{0,20}(\r?\n[ \t]{0,40}){0,2}"
 
 def grammar_source(constraint: Constraint) -> str:
     """The grammar of a constraint, as `LLMatcher` takes it. Raises RequestError for what is no schema at all."""
-    part = _part(constraint.kind, constraint.source)
+    if constraint.kind == "composed":
+        return constraint.source
+    part = grammar_part(constraint.kind, constraint.source)
     if not constraint.lead:
         return json.dumps({"grammars": [part]})
     head = f"start: {json.dumps(constraint.lead)} @answer"
     return json.dumps({"grammars": [{"lark_grammar": head}, {**part, "name": "answer"}]})
 
 
-def _part(kind: str, source: str) -> dict[str, Any]:
+def grammar_part(kind: str, source: str) -> dict[str, Any]:
+    """The grammar as a member of a list of grammars, to be referred to by a name given to it."""
     if kind not in KINDS:
         raise RequestError(f"the kind of a constraint is {kind!r:.50}; it can be {', '.join(KINDS)}")
     if len(source) > _LARGEST:
