@@ -146,7 +146,15 @@ def _agreeing(drafts: Sequence[int], tokens: Sequence[int]) -> int:
 def speculate(
     executor: Executor, costs: Costs, runs: Sequence[Speculation], most: int = STEP_COLUMNS, read: Read | None = None
 ) -> list[list[TokenChoice]]:
-    """One step of all runs together, `most` columns at most: propose, verify, accept. Each run's new tokens.
+    """One step of all runs together, `most` columns at most: propose, verify, accept. Each run's new tokens."""
+    logits = verify(executor, costs, runs, most, read)
+    return [run.accept(rows) for run, rows in zip(runs, logits, strict=True)]
+
+
+def verify(
+    executor: Executor, costs: Costs, runs: Sequence[Speculation], most: int = STEP_COLUMNS, read: Read | None = None
+) -> Sequence[np.ndarray]:
+    """Propose for all runs and read their columns, `most` at most, in one pass: logits for each run to accept from.
 
     read: what verifies, `executor.step` by default.
     """
@@ -166,7 +174,7 @@ def speculate(
     costs.learn(sum(len(run.columns) for run in runs), verified - proposed, passes, proposed - started)
     for run in runs:
         run.answer.stats.draft_seconds += (proposed - started) / len(runs)
-    return [run.accept(rows) for run, rows in zip(runs, logits, strict=True)]
+    return logits
 
 
 def probability(logits: np.ndarray, token: int) -> float:
