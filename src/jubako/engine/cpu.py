@@ -26,6 +26,7 @@ class CpuExecutor:
         self.ops = CpuOps(network, threads)
         self.drafts = network.draft is not None
         self._kv_bits = kv_bits
+        self.layout = f"cpu, {kv_bits} bit"
 
     def new_pool(self, tokens: int) -> KvPool:
         """See `Executor.new_pool`."""

@@ -1,0 +1,87 @@
+"""A request at work in the scheduler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core import GenerationStats, Reading, Request, TokenChoice
+from ..text.rules import TokenRule
+from .answer import Answer
+from .checkpoint import Checkpoint
+from .draft import DraftOptions, Speculation
+
+
+class Running:
+    """One request, its state, and where it is in it.
+
+    tokens     of prompt and answer; the state has read the first `state.position`
+    positions  lengths at which checkpoints are still to be taken, rising
+    made       checkpoints that it took
+    served     turn of the scheduler at which it was last at work
+    """
+
+    def __init__(
+        self, request: Request, state: Any, context: int, rules: Sequence[TokenRule], options: DraftOptions
+    ) -> None:
+        self.request, self.state = request, state
+        self.answer = Answer(request, context, rules)
+        self.tokens = list(request.prompt)
+        self.positions: list[int] = []
+        self.made: list[Checkpoint] = []
+        self.served = 0
+        self.speculation: Speculation | None = None
+        self._options = options
+        self._began = time.perf_counter()
+        self._first = self._began
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def reading(self) -> bool:
+        """Whether its prompt is not all read."""
+        return self.speculation is None
+
+    @property
+    def stats(self) -> GenerationStats:
+        return self.answer.stats
+
+    @property
+    def progress(self) -> Reading:
+        return Reading(self.state.position, len(self.request.prompt), self.stats.cached_tokens)
+
+    def chunk(self, most: int) -> list[int]:
+        """The next tokens of the prompt, up to the next checkpoint."""
+        start = self.state.position
+        end = min(start + most, len(self.request.prompt), *self.positions[:1])
+        return self.tokens[start:end]
+
+    def checkpoint_due(self) -> bool:
+        """Whether a checkpoint was wished for here; it is then no longer."""
+        due = bool(self.positions) and self.positions[0] == self.state.position
+        if due:
+            del self.positions[0]
+        return due
+
+    def begin(self, logits: np.ndarray) -> list[TokenChoice]:
+        """The prompt is read, these [V] are the logits after it: choose the first token."""
+        self._first = time.perf_counter()
+        self.stats.prefill_seconds = self._first - self._began
+        self.speculation = Speculation(self.answer, self.state, self.tokens, self._options)
+        return self._chosen(self.speculation.accept(logits[None]))
+
+    def go_on(self, logits: np.ndarray) -> list[TokenChoice]:
+        """Choose tokens from the logits [columns, V] of its part of a step."""
+        assert self.speculation is not None
+        return self._chosen(self.speculation.accept(logits))
+
+    def _chosen(self, choices: list[TokenChoice]) -> list[TokenChoice]:
+        self.tokens += [choice.id for choice in choices]
+        if choices:
+            self.stats.decode_seconds = time.perf_counter() - self._first
+        return choices

@@ -1,0 +1,307 @@
+"""Several requests at once on one model: continuous batching, prompts in chunks, prefixes that are read only once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+
+from ..core import Event, Failed, Finished, Request, TokenChoice, Tokens, whole
+from ..errors import JubakoError, MachineError, RequestError
+from ..text.rules import TokenRule
+from .checkpoint import checkpoint_positions
+from .draft import DraftOptions, verify
+from .executor import STEP_COLUMNS
+from .gauges import Gauges
+from .identity import model_key
+from .model import CHUNK, Model
+from .recall import Recall
+from .room import Room
+from .running import Running
+from .store import SessionStore
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.25  # seconds that the chunk of a prompt may hold up those who decode
+SMALLEST_CHUNK = 64
+WORTH_WAITING = 256  # tokens of a common beginning for which a request waits until another has read them
+
+Waiting = tuple[Request, Sequence[TokenRule]]
+
+
+class Scheduler:
+    """Runs up to `sequences` requests together, `columns` tokens a step, each with the text it would have alone.
+
+    Owns the sequences' states and their pool of pages, the checkpoints (`prefix_bytes`; None: a share of the free
+    memory) and with a `store` those on disk. drafts: most drafts a step, None for what pays. One thread at a time.
+    Raises MachineError where memory for all that is not there.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        sequences: int = 8,
+        columns: int = STEP_COLUMNS,
+        drafts: int | None = None,
+        prefix_bytes: int | None = None,
+        store: SessionStore | None = None,
+    ) -> None:
+        if not 1 <= whole("sequences", sequences) <= whole("columns", columns) <= STEP_COLUMNS:
+            raise RequestError(
+                f"sequences is {sequences} and columns {columns}; 1 ≤ sequences ≤ columns ≤ {STEP_COLUMNS}"
+            )
+        self.model, self._columns, self._drafts = model, columns, drafts
+        self._executor: Any = model.executor
+        key = model_key(model.paths, getattr(model.executor, "layout", ""))
+        self._room = Room(model.executor, sequences, model.context, prefix_bytes, key)
+        self._limit = sequences
+        self._recall = Recall(self._room.pool, self._room.plan.prefix_bytes, store, self._room.layout)
+        self._waiting: list[Waiting] = []
+        self._running: list[Running] = []
+        self._cancelled: set[str] = set()
+        self._gauges = Gauges()
+        self._read_rate = 0.0  # prompt tokens per second
+        self._owed = 0.0  # seconds of decoding before the next chunk of a prompt
+        self._turn = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._running or self._waiting or self._cancelled)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises RequestError where it can't be done, now or ever."""
+        if request.id in self._ids():
+            raise RequestError(f"request id {request.id!r} is in use")
+        ids, vocabulary = request.prompt, self.model.config.vocabulary
+        if not ids:
+            raise RequestError("the prompt is empty; give at least one token")
+        if wrong := [id for id in ids if not 0 <= id < vocabulary]:
+            raise RequestError(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
+        whole("max_tokens", request.max_tokens, 1)
+        if len(ids) > self.model.context:
+            raise RequestError(
+                f"{len(ids)} tokens do not fit in the context of {self.model.context}; shorten the prompt"
+            )
+        self._waiting.append((request, self.model.rules(request)))
+
+    def cancel(self, id: str) -> None:
+        """End a request with the next step; what it has read is kept for others. Unknown ids are ignored."""
+        if id in self._ids():
+            self._cancelled.add(id)
+
+    def step(self) -> list[tuple[str, Event]]:
+        """One step of the engine, for a chunk of one prompt or for all who decode: what happened, by request."""
+        events: list[tuple[str, Event]] = []
+        self._recall.poll()
+        self._end_cancelled(events)
+        self._admit(events)
+        reading = [run for run in self._running if run.reading]
+        decoding = [run for run in self._running if not run.reading]
+        self._turn += 1
+        if reading and (not decoding or self._owed <= 0):
+            self._read(min(reading, key=lambda run: run.served), bool(decoding), events)
+        elif decoding:
+            self._decode(decoding, events)
+        return events
+
+    def close(self) -> None:
+        """Drop what is running, and write what the disk has not got yet."""
+        for run in self._running:
+            run.state.reset()
+        self._running, self._waiting = [], []
+        self._recall.close()
+
+    def status(self) -> dict[str, Any]:
+        """Figures of now, as plain numbers."""
+        memory = psutil.virtual_memory()
+        figures = self._gauges.figures()
+        return {
+            "sequences": {"running": len(self._running), "waiting": len(self._waiting), "limit": self._limit},
+            **figures,
+            "prefix": {**self._recall.figures(), **figures["totals"]},
+            "kv": self._room.figures(),
+            "memory": {
+                "process_bytes": psutil.Process().memory_info().rss,
+                "available_bytes": memory.available,
+                "total_bytes": memory.total,
+                "planned_bytes": self._room.plan.total,
+            },
+        }
+
+    # Joining and leaving
+
+    def _ids(self) -> set[str]:
+        return {run.id for run in self._running} | {request.id for request, _ in self._waiting}
+
+    def _admit(self, events: list[tuple[str, Event]]) -> None:
+        """Let waiting requests begin, in their order, as far as states and pages are there."""
+        postponed: list[Waiting] = []
+        while self._waiting and len(self._room.idle) > len(postponed):
+            request, rules = self._waiting[0]
+            if not self._room.fits(request, self._running):
+                break
+            del self._waiting[0]
+            if self._will_be_read(request):
+                postponed.append((request, rules))
+                continue
+            try:
+                self._start(request, rules, events)
+            except Exception as error:
+                events.append((request.id, _failure(error)))
+        self._waiting[:0] = postponed
+
+    def _start(self, request: Request, rules: Sequence[TokenRule], events: list[tuple[str, Event]]) -> None:
+        most = self._drafts if request.drafts is None else request.drafts
+        run = Running(request, self._room.idle[-1], self.model.context, rules, DraftOptions(most))
+        ids = np.array(request.prompt, np.int32)
+        cached = self._recall.resume(run.state, ids)
+        run.stats.cached_tokens = cached
+        self._gauges.cached_tokens += cached
+        run.positions = checkpoint_positions(len(ids), cached, request.keep, self._room.pool.page_tokens)
+        run.served = self._turn
+        self._room.idle.pop()
+        self._running.append(run)
+        events.append((run.id, run.progress))
+
+    def _will_be_read(self, request: Request) -> bool:
+        """Whether another prompt that begins alike is being read, far enough ahead to wait for it."""
+        ids = np.array(request.prompt, np.int32)
+        known: int | None = None
+        for run in self._running:
+            if not run.reading:
+                continue
+            common = min(_common(ids, np.array(run.request.prompt, np.int32)), len(ids) - 1)
+            if common < run.state.position + WORTH_WAITING:
+                continue
+            if known is None:
+                known = self._recall.known(ids)
+            if common < known + WORTH_WAITING:
+                continue
+            if common not in run.positions:
+                run.positions = sorted([*run.positions, common])
+            return True
+        return False
+
+    def _end_cancelled(self, events: list[tuple[str, Event]]) -> None:
+        for request, _ in [waiting for waiting in self._waiting if waiting[0].id in self._cancelled]:
+            stats = Running(request, None, self.model.context, (), DraftOptions()).stats
+            stats.finish_reason = "cancelled"
+            events.append((request.id, Finished(stats)))
+        self._waiting = [waiting for waiting in self._waiting if waiting[0].id not in self._cancelled]
+        for run in [run for run in self._running if run.id in self._cancelled]:
+            self._finish(run, "cancelled", events)
+        self._cancelled.clear()
+
+    def _finish(self, run: Running, reason: str, events: list[tuple[str, Event]]) -> None:
+        """The answer is complete: its state stays as a checkpoint, the end of a turn."""
+        run.stats.finish_reason = reason
+        self._save(run)
+        self._leave(run)
+        events.append((run.id, Finished(run.stats)))
+
+    def _fail(self, run: Running, error: Exception, events: list[tuple[str, Event]]) -> None:
+        """Nothing that this request has computed is believed any more."""
+        for checkpoint in run.made:
+            if not checkpoint.busy:
+                self._recall.prefix.drop(checkpoint)
+        self._leave(run)
+        events.append((run.id, _failure(error)))
+
+    def _leave(self, run: Running) -> None:
+        run.state.reset()
+        self._room.idle.append(run.state)
+        self._running.remove(run)
+        self._gauges.drafts(run.stats.drafted, run.stats.accepted)
+
+    def _save(self, run: Running) -> None:
+        """A checkpoint of what the state has read."""
+        read = run.tokens[: run.state.position]
+        if not read:
+            return
+        checkpoint = self._recall.save(run.state, read)
+        if checkpoint is not None:
+            run.made.append(checkpoint)
+
+    # Steps
+
+    def _read(self, run: Running, others: bool, events: list[tuple[str, Event]]) -> None:
+        """The next chunk of a prompt; small where others wait for it."""
+        most = CHUNK
+        if others:
+            most = int(self._read_rate * PAUSE) // SMALLEST_CHUNK * SMALLEST_CHUNK
+            most = min(CHUNK, max(SMALLEST_CHUNK, most))
+        run.served = self._turn
+        chunk = run.chunk(most)
+        try:
+            with self._gauges.stage("prefill"):
+                self._need(run.state.lacks(run.state.position + len(chunk)))
+                logits = self._executor.forward(chunk, run.state, last_only=True)
+            seconds = self._gauges.spent()
+            rate = len(chunk) / seconds
+            self._read_rate = rate if self._read_rate == 0 else 0.7 * self._read_rate + 0.3 * rate
+            self._owed = seconds if others else 0.0
+            with self._gauges.stage("checkpoint"):
+                if run.checkpoint_due():
+                    self._save(run)
+            events.append((run.id, run.progress))
+            choices: list[TokenChoice] = []
+            if run.state.position == len(run.request.prompt):
+                with self._gauges.stage("sample"):
+                    choices = run.begin(logits[-1])
+                self._tell(run, choices, events)
+            self._gauges.step(len(chunk), len(choices), 0)
+        except Exception as error:
+            self._fail(run, error, events)
+
+    def _decode(self, runs: list[Running], events: list[tuple[str, Event]]) -> None:
+        """A step of all who decode, with as many drafts as the columns allow."""
+        speculations = [run.speculation for run in runs if run.speculation is not None]
+        width = self._columns // len(runs)
+        try:
+            self._need(sum(run.state.lacks(run.state.position + width) for run in runs))
+            with self._gauges.stage("forward"):
+                logits = verify(self._executor, self.model.costs, speculations, self._columns)
+        except Exception as error:
+            log.exception("a step of %d sequences failed", len(runs))
+            for run in runs:
+                self._fail(run, error, events)
+            return
+        self._owed -= self._gauges.spent()
+        generated = 0
+        for run, rows in zip(runs, logits, strict=True):
+            run.served = self._turn
+            try:
+                with self._gauges.stage("sample"):
+                    choices = run.go_on(rows)
+                generated += len(choices)
+                self._tell(run, choices, events)
+            except Exception as error:
+                self._fail(run, error, events)
+        self._gauges.step(0, generated, len(runs))
+
+    def _tell(self, run: Running, choices: list[TokenChoice], events: list[tuple[str, Event]]) -> None:
+        if choices:
+            events.append((run.id, Tokens(tuple(choices))))
+        if run.answer.finish_reason:
+            self._finish(run, run.answer.finish_reason, events)
+
+    def _need(self, pages: int) -> None:
+        if not self._recall.make_room(pages):
+            raise MachineError(f"all {self._room.pool.pages.count} pages for keys and values are in use")
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> int:
+    """Length of the common beginning."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n
+
+
+def _failure(error: Exception) -> Failed:
+    kind = "request" if isinstance(error, RequestError) else "engine"
+    return Failed(kind, str(error) if isinstance(error, JubakoError) else f"{type(error).__name__}: {error}")
