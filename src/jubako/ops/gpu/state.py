@@ -98,7 +98,8 @@ class AttentionMemory:
 class StatePool:
     """The memory of up to `slots` sequences with `tokens` cached tokens together, each of at most `context`.
 
-    layers is in the network's order; the draft layer's memory comes last where there is one.
+    layers is in the network's order; the draft layer's memory comes last where there is one. One slot more, and page
+    0, belong to nobody: columns of no sequence write there.
     """
 
     def __init__(
@@ -107,20 +108,21 @@ class StatePool:
     ) -> None:  # fmt: skip
         """ratios: per layer its index ratio, None for a GDN layer."""
         self.slots, self.context = slots, context
+        self.idle_slot = slots
         self.page_count = -(-tokens // PAGE)
         table_width = -(-context // PAGE)
-        self.pages = torch.zeros(slots, table_width, dtype=torch.int32, device=device)
-        self.tokens = torch.zeros(slots, context, dtype=torch.int32, device=device)
+        self.pages = torch.zeros(slots + 1, table_width, dtype=torch.int32, device=device)
+        self.tokens = torch.zeros(slots + 1, context, dtype=torch.int32, device=device)
         past = config.ngram.conv_past + COLUMNS if config.ngram else 0
-        self.ngram = torch.zeros(slots, past, config.streams * config.hidden, dtype=torch.float32, device=device)
+        self.ngram = torch.zeros(slots + 1, past, config.streams * config.hidden, dtype=torch.float32, device=device)
         self.layers: list[GdnMemory | AttentionMemory] = [
-            GdnMemory.empty(config, slots, device)
+            GdnMemory.empty(config, slots + 1, device)
             if ratio is None
-            else AttentionMemory.empty(config, ratio, kv_bits, self.pages, self.page_count)
+            else AttentionMemory.empty(config, ratio, kv_bits, self.pages, self.page_count + 1)
             for ratio in ratios
         ]
         self._free_slots = list(range(slots))[::-1]
-        self._free_pages = list(range(self.page_count))[::-1]
+        self._free_pages = list(range(1, self.page_count + 1))[::-1]
 
     def nbytes(self) -> int:
         """Bytes of device memory."""
@@ -128,6 +130,10 @@ class StatePool:
         for layer in self.layers:
             parts += [t for t in vars(layer).values() if isinstance(t, torch.Tensor) and t is not self.pages]
         return sum(part.nbytes for part in parts)
+
+    def has_slot(self) -> bool:
+        """Whether a sequence more has room."""
+        return bool(self._free_slots)
 
     def take_slot(self) -> int:
         """A free slot, its recurrent memory at zero. Raises MachineError when all are taken."""
@@ -169,7 +175,7 @@ class GpuState:
         self.draft_position = 0
         self.pending = 0  # columns kept of the last step, not in the recurrent memory yet
         self.parity = 0  # half of the factor buffers that the next step writes
-        self.open = 0  # columns of the last step while nobody has said how many to keep
+        self.open = 0  # columns of the last step that can still be taken back
 
     def reserve(self, end: int) -> None:
         """Make sure that the cells of the first `end` tokens have pages."""
@@ -187,12 +193,16 @@ class GpuState:
         self.pending = self.open = columns
         self.parity ^= 1
 
+    def read(self, tokens: int) -> None:
+        """A piece of a prompt was read: nothing can be taken back."""
+        self.position += tokens
+        self.pending = self.open = 0
+
     def keep(self, n: int) -> None:
-        """Accept the first n columns of the last step; everything forgets the others."""
-        assert 1 <= n <= self.open, f"{n} of {self.open} columns can't be kept"
+        """Accept the first n columns of the last step; everything forgets the others. May be called again with less."""
+        assert 1 <= n <= self.open, "only tokens of the last step can be taken back"
         self.position -= self.open - n
-        self.pending = n
-        self.open = 0
+        self.pending = self.open = n
 
     def close(self) -> None:
         """Give slot and pages back."""

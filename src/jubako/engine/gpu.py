@@ -1,0 +1,132 @@
+"""The executor of device="cuda": everything in video memory, prompts in chunks, steps as captured graphs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..arch.network import Network
+from ..errors import MachineError, NumbersError
+from ..ops.gpu import gdn
+from ..ops.gpu.columns import Columns, Part, step_table
+from ..ops.gpu.ops import GpuOps
+from ..ops.gpu.state import GdnMemory, GpuState
+from ..ops.gpu.weights import Source
+from .executor import STEP_COLUMNS, DraftWish
+from .gpu_forward import logits as read
+from .gpu_step import Steps
+
+PROMPT_ROWS = 64  # prompt chunks are multiples of it; a shorter rest of up to 16 tokens is read as a step
+
+
+class GpuExecutor:
+    """Runs a network on one GPU. Chunks of `chunk` prompt tokens read fastest."""
+
+    chunk = 4096
+    drafts = False
+
+    def __init__(
+        self,
+        network: Network,
+        device: torch.device,
+        *,
+        kv_bits: int = 8,
+        context: int | None = None,
+        tokens: int | None = None,
+        sequences: int = 2,
+        source: Source | None = None,
+    ) -> None:
+        """context: of one sequence, at most (the network's by default); tokens: cached by all together (`context` by
+        default); sequences: at once, one of them a spare for a session that starts anew.
+
+        Raises MachineError when it does not fit.
+        """
+        self.config = network.config
+        context = context or self.config.context_length
+        try:
+            self.ops = GpuOps(
+                network, device, slots=sequences, tokens=tokens or context, context=context, kv_bits=kv_bits,
+                source=source,
+            )  # fmt: skip
+        except torch.cuda.OutOfMemoryError as error:
+            gc.collect()
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info(device)
+            raise MachineError(
+                f"the model with {tokens or context} tokens of context does not fit on {torch.cuda.get_device_name(device)}: "
+                f"{free / 1e9:.1f} of its {total / 1e9:.1f} GB are free; ask for a smaller context, a smaller file, or "
+                "the CPU"
+            ) from error
+        self.steps = Steps(self.ops)
+        pinned = device.type == "cuda"
+        self._logits = torch.empty(STEP_COLUMNS, self.config.vocabulary, dtype=torch.float32, pin_memory=pinned)
+        self._sums = torch.empty(STEP_COLUMNS, dtype=torch.float32, pin_memory=pinned)
+
+    def new_state(self, context: int) -> GpuState:
+        """See `Executor.new_state`."""
+        if context > self.ops.pool.context:
+            raise MachineError(f"a context of {context} tokens was asked for; memory is laid out for {self.ops.pool.context}")
+        if not self.ops.pool.has_slot():
+            gc.collect()  # states that nobody holds any more give their slots back
+        return GpuState(self.ops.pool, context)
+
+    @torch.inference_mode()
+    def forward(self, ids: Sequence[int], state: GpuState, *, last_only: bool) -> np.ndarray:
+        """See `Executor.forward`."""
+        if len(ids) <= STEP_COLUMNS:
+            [logits] = self.step([(ids, state)])
+            return logits[-1:] if last_only else logits
+        state.reserve(state.position + len(ids))
+        self.settle(state)
+        columns = Columns.of_prompt(self._upload(ids), state.slot, state.position)
+        result = read(self.ops, columns, last_only)
+        state.read(len(ids))
+        logits = result.cpu().numpy()
+        _check(logits.sum(axis=1), [len(logits)])
+        return logits
+
+    @torch.inference_mode()
+    def step(self, parts: Sequence[tuple[Sequence[int], GpuState]]) -> list[np.ndarray]:
+        """See `Executor.step`. Raises NumbersError naming the parts whose logits are not finite."""
+        width = sum(len(ids) for ids, _ in parts)
+        assert 0 < width <= STEP_COLUMNS
+        for ids, state in parts:
+            state.reserve(state.position + len(ids))
+        self.steps.write(step_table([Part(ids, s.slot, s.position, s.pending, s.parity) for ids, s in parts]))
+        outputs = self.steps.run(width)
+        self._logits[:width].copy_(outputs.logits, non_blocking=True)
+        self._sums[:width].copy_(outputs.sums, non_blocking=True)
+        for ids, state in parts:
+            state.opened(len(ids))
+        if self.ops.device.type == "cuda":
+            torch.cuda.current_stream(self.ops.device).synchronize()
+        counts = [len(ids) for ids, _ in parts]
+        _check(self._sums[:width].numpy(), counts)
+        rows = self._logits[:width].numpy().copy()
+        return np.split(rows, np.cumsum(counts)[:-1])
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
+        """See `Executor.draft`."""
+        raise AssertionError("there is no draft layer here")
+
+    def settle(self, state: GpuState) -> None:
+        """Enter the kept columns of the last step into the recurrent memory; nothing can be taken back after it."""
+        if state.pending:
+            for memory in self.ops.pool.layers:
+                if isinstance(memory, GdnMemory):
+                    gdn.settle(memory, state.slot, state.pending, state.parity)
+        state.pending = state.open = 0
+
+    def _upload(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(list(ids), dtype=torch.int32).to(self.ops.device)
+
+
+def _check(sums: np.ndarray, counts: Sequence[int]) -> None:
+    """Raise NumbersError if a part's sums of logits are not finite."""
+    rows = np.split(np.isfinite(sums), np.cumsum(counts)[:-1])
+    bad = [index for index, finite in enumerate(rows) if not finite.all()]
+    if bad:
+        raise NumbersError("the network gave numbers that are not finite: the sequence is stopped", bad)

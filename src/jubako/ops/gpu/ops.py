@@ -1,0 +1,109 @@
+"""`GpuOps`: the instruction set of `jubako.ops` on torch tensors of one GPU.
+
+Two things differ from the CPU's. Where tokens stand is in device memory (`Columns`), not in a number: a captured graph
+must serve every position. And a block's last product adds its result to the streams itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...arch import weights as arch
+from . import attention, embed, experts, gdn, gdn_chunk, head, hyper, linear, ngram, prepare, route, weights
+from .columns import Columns
+from .launch import COLUMNS
+from .select import Selector
+from .state import AttentionMemory, GdnMemory, StatePool
+
+
+class GpuOps:
+    """The operations on one network. Owns the prepared weights, all sequences' memory and the kernels' work space."""
+
+    def __init__(
+        self,
+        network: arch.Network,
+        device: torch.device,
+        *,
+        slots: int,
+        tokens: int,
+        context: int,
+        kv_bits: int = 8,
+        source: weights.Source | None = None,
+    ) -> None:
+        """slots: sequences at once; tokens: cached by all of them together; context: of one, at most.
+
+        source: gives the raw blocks of a tensor on the device; None uploads those of the file.
+        """
+        config = network.config
+        self.config, self.device = config, device
+        self.weights = weights.prepare(network, device, source)
+        layers = [*network.layers, *([network.draft.layer] if network.draft else [])]
+        ratios = [None if isinstance(layer.mixer, arch.Gdn) else layer.mixer.ratio for layer in layers]
+        self.pool = StatePool(config, ratios, slots, tokens, context, kv_bits, device)
+        self.rope = prepare.Rope(config.rope_frequencies().to(device), config.rope_magnitude)
+        self.hash = ngram.Hash.of(config, device)
+        self._selectors = {
+            ratio: Selector(config.index_blocks(ratio), -(-context // ratio // 64) * 64, COLUMNS, device)
+            for ratio in set(ratios)
+            if ratio
+        }
+        self._arrived = torch.zeros(COLUMNS * config.gdn_value_heads, dtype=torch.int32, device=device)
+
+    def embed(self, weight: Any, columns: Columns) -> torch.Tensor:
+        """Rows of the tokens' ids: [T, H]."""
+        return embed.embed(weight, columns.ids)
+
+    def spread(self, x: torch.Tensor) -> torch.Tensor:
+        """Every stream starts as the embedding: x [T, H] to streams [T, S, H]."""
+        return x[:, None, :].repeat(1, self.config.streams, 1)
+
+    def ngram_inject(self, layer: Any, streams: torch.Tensor, columns: Columns) -> None:
+        """Hash the tokens, read their rows, add the embedding to streams [T, S, H] in place."""
+        assert self.hash is not None
+        rows = embed.embed(layer.table, ngram.ngram_rows(self.hash, columns, self.pool.tokens))
+        key, value = linear.linear_many(layer.projections, rows.view(columns.tokens, -1))
+        ngram.ngram_inject(layer, streams, key, value, self.pool.ngram, columns, self.hash.config.size, self.config.eps)
+
+    def hyper_mix(self, streams: torch.Tensor, mix: Any, fine: bool = True) -> tuple[Any, torch.Tensor]:
+        """What a block reads of streams [T, S, H]: mixed [T, H], quantised (fine: in 16 bits), and inject [T, S]."""
+        mixed, inject = hyper.hyper_mix(streams, mix, fine)
+        assert inject is not None
+        return mixed, inject
+
+    def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor:
+        """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
+        projected = linear.linear_many(layer.projections, mixed)
+        if columns.parts is not None:
+            return gdn.gdn_columns(layer, projected, memory, columns, self._arrived, self.config.eps)
+        return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps)
+
+    def attention(self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns) -> torch.Tensor:
+        """An attention layer from its input to [T, heads*D], which `layer.output` still has to project."""
+        config = self.config
+        projected = linear.linear_many(layer.projections, mixed)
+        ready = prepare.attention_prepare(
+            layer, projected, memory, columns, self.rope, config.heads, config.kv_heads, config.index_heads, config.eps
+        )
+        blocks = chosen = None
+        if ready.index is not None:
+            blocks, chosen = self._selectors[memory.ratio](ready.index, memory, columns)
+        return attention.sparse_attention(ready.queries, ready.gate, memory, columns, blocks, chosen)
+
+    def linear_combine(self, weight: Any, x: Any, streams: torch.Tensor, inject: torch.Tensor) -> None:
+        """Add the product of x, weighted by inject [T, S], to streams [T, S, H], in place."""
+        linear.linear_combine(weight, x, streams, inject)
+
+    def experts_combine(self, layer: Any, mixed: Any, streams: torch.Tensor, inject: torch.Tensor) -> None:
+        """Route the tokens; add the chosen and the shared experts' weighted sum to streams, in place."""
+        ids, shares = route.route_experts(layer, mixed, self.config.experts_used)
+        experts.experts_combine(layer, mixed, ids, shares, streams, inject)
+
+    def head(self, mix: Any, output: Any, streams: torch.Tensor) -> torch.Tensor:
+        """Logits [T, vocabulary] of streams [T, S, H]."""
+        return head.head(mix, output, streams)
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """The likeliest token of each row: int64 [T]; the lowest id on ties."""
+        return route.argmax(logits)
