@@ -1,0 +1,79 @@
+"""A random network made straight in video memory: real widths and block types, no file and no copy of it in RAM.
+
+Blocks are drawn from a pool of some megabytes that `random_blocks` makes for each type and deviation, so that every
+type is valid and activations stay sane, as in a synthetic file. Small special tensors are those of `synth`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..arch.config import Config
+from ..arch.tensor import Tensor
+from ..arch.weights import Network, load_network
+from ..files import ModelFiles
+from ..files.tensors import StoredTensor
+from .geometry import metadata
+from .random_blocks import generator_for, random_blocks
+from .synth import fill
+from .tensor_plan import BlockTypes, PlannedTensor, Routing, plan_tensors
+
+POOL_BYTES = 4 << 20
+NOWHERE = Path("synthetic")
+
+
+def synthetic_network(
+    config: Config, device: torch.device, types: BlockTypes | None = None, routing: Routing = "flat", seed: int = 1
+) -> tuple[Network, Callable[[Tensor], torch.Tensor]]:
+    """A network without bytes, and the source that makes a tensor's raw blocks on the device when it is asked."""
+    plan = {tensor.name: tensor for tensor in plan_tensors(config, types or BlockTypes())}
+    files = ModelFiles("gguf", metadata(config), {name: _hollow(t) for name, t in plan.items()}, {}, [NOWHERE])
+    source = _Source(plan, device, routing, seed)
+    return load_network(files), source
+
+
+def _hollow(tensor: PlannedTensor) -> StoredTensor:
+    """A tensor of the right shape whose bytes are all the same one."""
+    shape = (*tensor.shape[:-1], tensor.row_bytes)
+    data = np.broadcast_to(np.zeros((), np.uint8), shape)
+    return StoredTensor(tensor.name, tensor.type, tensor.shape, data, NOWHERE, 0)
+
+
+class _Source:
+    """Makes raw blocks. Tensors asked for twice, or in parts, are made anew."""
+
+    def __init__(self, plan: dict[str, PlannedTensor], device: torch.device, routing: Routing, seed: int) -> None:
+        self.plan, self.device, self.routing, self.seed = plan, device, routing, seed
+        self.pools: dict[tuple[str, float], torch.Tensor] = {}
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+
+    def __call__(self, tensor: Tensor) -> torch.Tensor:
+        """uint8 [*shape[:-1], bytes of a row] on the device."""
+        planned = self.plan[tensor.name]
+        if planned.draw != "normal":
+            made = torch.from_numpy(fill(planned, self.routing, self.seed)).to(self.device)
+            return made.reshape(tensor.data.shape)
+        pool = self._pool(planned)
+        count = tensor.data.size // planned.type.bytes
+        out = torch.empty(count, planned.type.bytes, dtype=torch.uint8, device=self.device)
+        step = 1 << 24
+        for start in range(0, count, step):
+            n = min(step, count - start)
+            picks = torch.randint(len(pool), (n,), generator=self.generator, device=self.device, dtype=torch.int32)
+            torch.index_select(pool, 0, picks, out=out[start : start + n])
+        return out.view(tensor.data.shape)
+
+    def _pool(self, planned: PlannedTensor) -> torch.Tensor:
+        """Blocks [n, bytes] to draw from."""
+        key = (planned.type.name, planned.deviation)
+        if key not in self.pools:
+            blocks = random_blocks(
+                planned.type, POOL_BYTES // planned.type.bytes, planned.deviation, generator_for(self.seed, planned.name)
+            )
+            self.pools[key] = torch.from_numpy(np.ascontiguousarray(blocks)).to(self.device)
+        return self.pools[key]
