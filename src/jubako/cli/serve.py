@@ -26,6 +26,9 @@ def serve(
     kv_bits: int,
     context: int | None,
     sequences: int,
+    drafts: int | None,
+    sessions: Path | None,
+    sessions_gb: float,
     waiting: int,
     max_body: int,
     grace: int,
@@ -39,7 +42,17 @@ def serve(
         print(NOTE, file=sys.stderr)
     run(
         Config(
-            Start(tuple(str(file) for file in files), device, threads, kv_bits, context, sequences),
+            Start(
+                tuple(str(file) for file in files),
+                device,
+                threads,
+                kv_bits,
+                context,
+                sequences,
+                drafts,
+                sessions=str(sessions.absolute()) if sessions else None,
+                sessions_bytes=int(sessions_gb * 1e9),
+            ),
             host=host,
             port=port,
             keys=collect_keys(api_keys, api_key_file),

@@ -12,8 +12,7 @@ from secrets import token_hex
 from .. import __version__
 from ..core import Event, Failed, Finished, Request, SamplingParams
 from ..errors import RequestError
-from ..text.grammar_check import GrammarChecker
-from ..text.template import ChatTemplate
+from ..text.chat import ChatPreparer
 from ..text.tokenizer import Tokenizer
 from .ask import Ask, Done, Progress, Update
 from .line import Line
@@ -39,10 +38,9 @@ class Service:
     line: Line
     name: str
     tokenizer: Tokenizer
-    template: ChatTemplate
+    preparer: ChatPreparer
     defaults: SamplingParams = field(default_factory=SamplingParams)
     log_prompts: bool = False
-    grammars: GrammarChecker = field(default_factory=GrammarChecker)
     metrics: Metrics = field(default_factory=Metrics)
     counts: dict[str, int] = field(default_factory=lambda: {"served": 0, "failed": 0, "cancelled": 0})
 
@@ -57,6 +55,11 @@ class Service:
         if self.engine.ready is None:
             raise EngineDown(self.engine.explain())
         return self.engine.ready.context
+
+    def check_ready(self) -> None:
+        """Raise EngineDown unless the engine can answer."""
+        if self.engine.state != "ready":
+            raise EngineDown(self.engine.explain())
 
     def check(self, *asks: Ask) -> None:
         """Raise at once what `answer` would raise: ContextExceeded, QueueFull, EngineDown, RequestError."""

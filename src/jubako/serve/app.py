@@ -19,11 +19,11 @@ from .answer import Service
 from .body import Bodies, BodyLimits
 from .front import Front
 from .guard import Guard
-from .openai import completions, models
+from .openai import chat, completions, models, tokens
 from .problems import Problem, problem_of, shape_for
 from .stream import ClientGone
 
-ROUTERS = (completions.router, models.router, state.router)
+ROUTERS = (chat.router, completions.router, models.router, tokens.router, state.router)
 
 
 def build(service: Service, guard: Guard, limits: BodyLimits) -> ASGIApp:

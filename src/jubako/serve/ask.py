@@ -17,15 +17,19 @@ class Parser(Protocol):
 
     @property
     def stopped(self) -> str | None:
-        """The stop sequence that ended the text."""
+        """What ended the answer here: a stop sequence, or "" for a call after which nothing is wanted."""
 
     @property
-    def thinking(self) -> bool:
-        """Whether the next token belongs to the thinking."""
+    def in_content(self) -> bool:
+        """Whether the next token is content."""
 
     @property
     def calls(self) -> int:
         """Complete tool calls so far."""
+
+    @property
+    def thinking_tokens(self) -> int:
+        """Tokens of thinking so far."""
 
     def push(self, token_id: int) -> list[Piece]:
         """What became complete with this token."""
@@ -95,10 +99,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Said:
-    """One token, and whether it belongs to the thinking."""
+    """One token, and whether it is content, not thinking or a call."""
 
     token: TokenChoice
-    thinking: bool
+    content: bool
 
 
 @dataclass(frozen=True)

@@ -9,30 +9,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..core import Event, Failed, Request
+from ..core import Failed
 from ..errors import JubakoError
 from .protocol import AskStatus, Broken, Cancel, Channel, Command, Happened, Loading, Ready, Start, Status, Stop, Submit
 
 if TYPE_CHECKING:
     from ..engine.model import Model
+    from ..engine.scheduler import Scheduler
 
 
-class Steps(Protocol):
-    """What is run here; `engine.scheduler.Scheduler` in earnest."""
-
-    @property
-    def busy(self) -> bool: ...
-    def submit(self, request: Request) -> None: ...
-    def cancel(self, id: str) -> None: ...
-    def step(self) -> list[tuple[str, Event]]: ...
-    def status(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
-
-
-def run(connection: socket.socket, schedule: Callable[[Model, Start], Steps]) -> int:
+def run(connection: socket.socket) -> int:
     """Load the model that the server names, then serve it until told to stop; the exit code."""
     began = time.monotonic()
     channel: Channel[Command] = Channel(connection, Command)
@@ -44,34 +33,34 @@ def run(connection: socket.socket, schedule: Callable[[Model, Start], Steps]) ->
 
         channel.send(Loading("reading the model"))
         model = load(start.files, start.device, threads=start.threads, kv_bits=start.kv_bits, context=start.context)
-        steps = schedule(model, start)
+        scheduler = _schedule(model, start)
     except (JubakoError, OSError, MemoryError) as error:
         channel.send(Broken(str(error) or type(error).__name__))
         return 1
     channel.send(Ready(model.context, model.config.vocabulary, start.sequences, time.monotonic() - began))
     try:
-        while _take_commands(channel, steps):
-            if steps.busy and (events := steps.step()):
+        while _take_commands(channel, scheduler):
+            if scheduler.busy and (events := scheduler.step()):
                 channel.send(Happened(tuple(events)))
     except (EOFError, ConnectionError):
         pass  # the server has gone
-    steps.close()
+    scheduler.close()
     return 0
 
 
-def _take_commands(channel: Channel[Command], steps: Steps) -> bool:
+def _take_commands(channel: Channel[Command], scheduler: Scheduler) -> bool:
     """Carry out what the server wants, waiting for it when there is no other work; False: end."""
-    for command in channel.receive(wait=not steps.busy):
+    for command in channel.receive(wait=not scheduler.busy):
         match command:
             case Submit(request):
                 try:
-                    steps.submit(request)
+                    scheduler.submit(request)
                 except JubakoError as error:
                     channel.send(Happened(((request.id, Failed("request", str(error))),)))
             case Cancel(id):
-                steps.cancel(id)
+                scheduler.cancel(id)
             case AskStatus():
-                channel.send(Status(steps.status()))
+                channel.send(Status(scheduler.status()))
             case Stop():
                 return False
             case Start():
@@ -79,17 +68,21 @@ def _take_commands(channel: Channel[Command], steps: Steps) -> bool:
     return True
 
 
-def _schedule(model: Model, start: Start) -> Steps:
+def _schedule(model: Model, start: Start) -> Scheduler:
     from ..engine.scheduler import Scheduler
+    from ..engine.store import SessionStore
 
-    scheduler: Steps = Scheduler(model, sequences=start.sequences)
-    return scheduler
+    directory = None if start.sessions is None else Path(start.sessions)
+    store = SessionStore(directory, start.sessions_bytes) if start.sessions_bytes else None
+    return Scheduler(
+        model, sequences=start.sequences, drafts=start.drafts, prefix_bytes=start.prefix_bytes, store=store
+    )
 
 
-def main(schedule: Callable[[Model, Start], Steps] = _schedule) -> None:
+def main() -> None:
     """Take the socket from the command line. Ctrl-C in a terminal reaches every process; here the server decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(run(socket.socket(fileno=int(sys.argv[1])), schedule))
+    sys.exit(run(socket.socket(fileno=int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import uvicorn
 
 from ..errors import MachineError, RequestError
 from ..files import open_model
+from ..text.chat import ChatPreparer
 from ..text.model_text import load_template, load_tokenizer
 from ..text.template import ChatTemplate
 from ..text.tokenizer import Tokenizer
@@ -50,7 +51,7 @@ async def _serve(config: Config, command: Sequence[str], listener: socket.socket
             Line(config.start.sequences, config.waiting),
             name,
             tokenizer,
-            template,
+            ChatPreparer(tokenizer, template),
             config.defaults,
             config.log_prompts,
         )

@@ -12,8 +12,8 @@ from ..text.tokenizer import StreamDecoder, Tokenizer
 class PlainText:
     """Text up to a stop sequence; no thinking, no calls."""
 
-    thinking = False
-    calls = 0
+    in_content = True
+    calls = thinking_tokens = 0
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
         self._decoder = StreamDecoder(tokenizer)

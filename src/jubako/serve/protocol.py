@@ -19,7 +19,11 @@ FRAME = 64 << 20  # bytes a message may have
 
 @dataclass(frozen=True)
 class Start:
-    """What to load and how; the fields are those of `jubako.load` and of the scheduler."""
+    """What to load and how; fields not explained are those of `jubako.load` and of the scheduler.
+
+    sessions        where what was read is kept over a restart; None: the usual place
+    sessions_bytes  how much of it; 0: nothing is kept
+    """
 
     files: tuple[str, ...]
     device: str = "auto"
@@ -29,7 +33,8 @@ class Start:
     sequences: int = 8
     drafts: int | None = None
     prefix_bytes: int | None = None
-    store: str | None = None
+    sessions: str | None = None
+    sessions_bytes: int = 16 << 30
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ class Reader:
         self._choice = choice
         self._parser = ask.parser()
         self._stats = GenerationStats(prompt_tokens=len(ask.prompt), finish_reason="stop")
-        self._reasoning = 0
         self._began = self._first = time.monotonic()
 
     def take(self, events: Sequence[Event]) -> list[Update]:
@@ -40,7 +39,7 @@ class Reader:
                 case Tokens():
                     self._read(event, pieces, tokens)
                     if self._parser.stopped is not None:
-                        return [*updates, *self._finish(self._stats, "stop_sequence", pieces, tokens)]
+                        return [*updates, *self._finish(self._stats, "stop", pieces, tokens)]
                 case Finished(stats):
                     return [*updates, *self._finish(stats, stats.finish_reason, pieces, tokens)]
                 case Failed(kind, message):
@@ -59,11 +58,10 @@ class Reader:
             stats.prefill_seconds = now - self._began
         stats.decode_seconds = now - self._first
         for token in event.tokens:
-            thinking = self._parser.thinking
+            content = self._parser.in_content
             pieces += self._parser.push(token.id)
-            tokens.append(Said(token, thinking))
+            tokens.append(Said(token, content))
             self.ids.append(token.id)
-            self._reasoning += thinking
             if self._parser.stopped is not None:
                 return
 
@@ -72,11 +70,13 @@ class Reader:
             raise EngineFailed("the engine gave the request up")
         self.done = True
         pieces += self._parser.finish(reason)
-        if self._parser.stopped is not None:  # found in what was held back
+        stopped = self._parser.stopped or None
+        if stopped:  # it may have been found only in what was held back
             reason = "stop_sequence"
-        elif reason == "stop" and self._parser.calls:
+        elif self._parser.calls and reason != "length":
             reason = "tool_calls"
         self._stats.generated_tokens = len(self.ids)
-        usage = Usage(self._stats.prompt_tokens, stats.cached_tokens, len(self.ids), self._reasoning, stats)
+        reasoning = self._parser.thinking_tokens
+        usage = Usage(self._stats.prompt_tokens, stats.cached_tokens, len(self.ids), reasoning, stats)
         last = [Delta(self._choice, tuple(pieces), tuple(tokens))] if pieces or tokens else []
-        return [*last, Done(self._choice, reason, self._parser.stopped, usage)]
+        return [*last, Done(self._choice, reason, stopped, usage)]

@@ -125,4 +125,3 @@ class ChatRequest(Sampling):
         None, description="Continue the last message, an assistant's. That is the default; false: answer after it."
     )
     return_progress: bool | None = Field(None, description="While streaming, tell how much of the prompt is read.")
-    timings_per_token: bool | None = Field(None, description="While streaming, timings in every chunk.")

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 
 from ...core import Constraint
+from ...text.grammar_check import check_constraint
 from ..answer import Service
 from ..ask import Ask, Asker, asker_of
 from ..plain import PlainText
@@ -38,6 +39,7 @@ async def completions(body: CompletionRequest, http: HttpRequest) -> Any:
 
 def _asks(service: Service, body: CompletionRequest, asker: Asker) -> list[Ask]:
     """One ask for each prompt. Raises Refused for what this server does not do."""
+    service.check_ready()
     if body.suffix:
         raise Refused("invalid", "suffix: this model has no way to fill in text", "suffix")
     if body.best_of not in (None, body.n or 1):
@@ -53,7 +55,7 @@ def _asks(service: Service, body: CompletionRequest, asker: Asker) -> list[Ask]:
         stop_ids=frozenset(service.tokenizer.eos_ids),
         logit_bias=logit_bias(body, service),
         top_logprobs=body.logprobs,
-        constraint=_checked(service, body),
+        constraint=_checked(body),
         asker=asker,
     )
     return [replace(base, prompt=_ids(service, body, prompt)) for prompt in _prompts(body)]
@@ -80,8 +82,8 @@ def _ids(service: Service, body: CompletionRequest, prompt: str | list[int]) -> 
     return tuple(prompt)
 
 
-def _checked(service: Service, body: CompletionRequest) -> Constraint | None:
+def _checked(body: CompletionRequest) -> Constraint | None:
     constraint = constraint_of(body.response_format)
     if constraint is not None:
-        service.grammars.check(constraint)
+        check_constraint(constraint)
     return constraint

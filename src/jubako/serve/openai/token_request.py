@@ -1,0 +1,25 @@
+"""The bodies of POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from .chat_request import Message
+from .completion_request import TokenIds
+from .fields import Body
+
+
+class TokenizeRequest(Body):
+    """Exactly one of content, prompt and messages."""
+
+    content: str | None = None
+    prompt: str | None = Field(None, description="Another name of content.")
+    messages: Annotated[list[Message], Field(min_length=1, max_length=20_000)] | None = None
+    parse_special: bool | None = Field(None, description="Take spelled special tokens as such.")
+    with_pieces: bool | None = Field(None, description="Give the text of each token beside its id.")
+
+
+class DetokenizeRequest(Body):
+    tokens: TokenIds

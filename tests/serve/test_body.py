@@ -1,0 +1,53 @@
+"""Limits of bodies, before anything is built from them."""
+
+import contextlib
+import time
+
+import pytest
+
+from jubako.serve.body import BodyLimits, check_json
+from jubako.serve.problems import Refused
+
+LIMITS = BodyLimits(depth=10, values=1000)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": [1, 2, {"b": "c"}]}',
+        b'{"a": "' + b"[{," * 5000 + b'"}',
+        b'{"a": "\\"' + b"[" * 50 + b'\\\\"}',
+        b"[" * 10 + b"]" * 10,
+        b"[" + b"1," * 998 + b"1]",
+        b"not json at all",
+        b'{"unterminated": "[[[[[[[[[[[[[[[[[[[[[',
+    ],
+)
+def test_what_may_pass(body: bytes) -> None:
+    check_json(body, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"[" * 11 + b"]" * 11, "invalid"),
+        (b'{"a":' * 11 + b"1" + b"}" * 11, "invalid"),
+        (b"[" * 1_000_000, "too_large"),
+        (b"[" + b"1," * 1000 + b"1]", "too_large"),
+        (b"[" + b"[]," * 1000 + b"1]", "too_large"),
+        (b'["a\\\\",' + b"[" * 11, "invalid"),
+    ],
+)
+def test_what_is_refused(body: bytes, kind: str) -> None:
+    with pytest.raises(Refused) as error:
+        check_json(body, LIMITS)
+    assert error.value.kind == kind
+
+
+@pytest.mark.parametrize("piece", [b'"', b'\\"', b'"\\', b'"a', b"\\", b'"[', b'{"a":'])
+def test_the_check_takes_linear_time(piece: bytes) -> None:
+    body = piece * (4_000_000 // len(piece))
+    began = time.perf_counter()
+    with contextlib.suppress(Refused):
+        check_json(body, BodyLimits())
+    assert time.perf_counter() - began < 2
