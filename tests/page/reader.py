@@ -19,7 +19,7 @@ def finished(answer: Locator) -> str:
     """Wait for the end of an answer; its text without its thinking."""
     expect(answer).to_have_attribute("aria-busy", "false")
     expect(answer.locator(".problem")).to_have_count(0)
-    return answer.locator(":scope > .prose").inner_text()
+    return answer.locator(":scope > .prose, :scope > .code pre").inner_text()
 
 
 def set_parameters(page: Page, **values: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from page.reader import ask, finished, ramble, set_parameters
@@ -98,8 +99,7 @@ def test_conversations_outlive_a_reload_and_can_be_renamed_and_deleted(visit: Vi
 def test_a_json_answer_is_json(visit: Visit) -> None:
     page = visit.open()
     set_parameters(page, Temperature="1", Max_tokens="400", thinking="JSON")
-    finished(ask(page, "Give me an object."))
-    assert isinstance(page.evaluate("JSON.parse(document.querySelector('.answer > .prose').innerText)"), dict)
+    assert isinstance(json.loads(finished(ask(page, "Give me an object."))), dict)
 
 
 def test_an_error_is_said_in_words_and_can_be_tried_again(visit: Visit) -> None:

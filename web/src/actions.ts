@@ -6,7 +6,7 @@ import { explain } from "./api";
 import { add, type Attachment, change, type Conversation, type Message, newId, requestBody, show } from "./conversation";
 import { modelId } from "./model";
 import { announce } from "./announce";
-import { get, open, put } from "./store";
+import { get, open, put, remove } from "./store";
 
 export interface Running {
   message: string;
@@ -47,12 +47,18 @@ export function stop(id = open.value.id): void {
   running.value[id]?.controller.abort();
 }
 
+/** Deletes a conversation, and stops its answer. */
+export function discard(id: string): void {
+  stop(id);
+  remove(id);
+}
+
 export function showVersion(id: string): void {
   if (!running.value[open.value.id]) put(show(open.value, id));
 }
 
 async function ask(conversation: Conversation, question: string): Promise<void> {
-  const answer: Message = { id: newId(), parent: question, role: "assistant", text: "" };
+  const answer: Message = { id: newId(), parent: question, role: "assistant", text: "", ...(conversation.settings.json ? { json: true } : {}) };
   const controller = new AbortController();
   put(add(conversation, answer));
   setRunning(conversation.id, { message: answer.id, controller, reading: null });

@@ -24,7 +24,14 @@ export function App() {
       <a class="skip" href="#composer" onClick={skip}>
         Skip to the content
       </a>
-      <div class={menu ? "app menu-open" : "app"}>
+      <div
+        class={menu ? "app menu-open" : "app"}
+        onKeyDown={(event) => {
+          if (event.key !== "Escape" || !menu) return;
+          event.preventDefault();
+          setMenu(false);
+        }}
+      >
         <header class="top">
           <button type="button" class="tool" aria-label="Menu" aria-expanded={menu} onClick={() => setMenu(!menu)}>
             <Icon name={menu ? "close" : "menu"} />

@@ -22,6 +22,7 @@ export interface Message {
   parent: string | null;
   role: "user" | "assistant";
   text: string;
+  json?: boolean; // an answer that was asked for as JSON
   attachments?: Attachment[];
   thinking?: string;
   thinkingSeconds?: number;

@@ -1,30 +1,35 @@
 /** Markdown as elements. Text becomes text nodes and nothing else: HTML in an answer is shown, never run; no image is fetched. */
 
-import { Marked, type Token, type Tokens } from "marked";
+import type { Token, Tokens } from "marked";
 import type { ComponentChild } from "preact";
 import { memo } from "preact/compat";
+import { useRef } from "preact/hooks";
+import { BlockReader } from "./blocks";
 import { decodeEntities } from "./entities";
 import { CodeBlock } from "./ui/code";
 
-const marked = new Marked({ gfm: true });
+const DEEPEST = 24; // levels of nesting that are drawn; what lies deeper is shown as it was written
 
 /** One element for each block; a block whose source did not change is not built again while an answer grows. */
-export function Markdown({ text }: { text: string }) {
+export const Markdown = memo(({ text }: { text: string }) => {
+  const reader = useRef<BlockReader | null>(null);
+  reader.current ??= new BlockReader();
   return (
     <div class="prose">
-      {marked.lexer(text).map((token, index) => (
-        <Block key={index} raw={token.raw} token={token} />
+      {reader.current.read(text).map((token, index) => (
+        <Block key={index} token={token} />
       ))}
     </div>
   );
-}
+});
 
 const Block = memo(
-  ({ token }: { raw: string; token: Token }) => <>{block(token)}</>,
-  (before, after) => before.raw === after.raw && before.token.type === after.token.type,
+  ({ token }: { token: Token }) => <>{block(token, 0)}</>,
+  (before, after) => before.token === after.token || (before.token.raw === after.token.raw && before.token.type === after.token.type),
 );
 
-function block(token: Token): ComponentChild {
+function block(token: Token, depth: number): ComponentChild {
+  if (depth > DEEPEST) return token.raw;
   switch (token.type) {
     case "space":
     case "def":
@@ -32,38 +37,41 @@ function block(token: Token): ComponentChild {
     case "heading": {
       // The page has its own first two levels.
       const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 2)}` as "h3";
-      return <Heading>{inlines(token.tokens)}</Heading>;
+      return <Heading>{inlines(token.tokens, depth)}</Heading>;
     }
     case "code":
       return <CodeBlock text={token.text} language={token.lang ?? ""} />;
     case "blockquote":
-      return <blockquote>{blocks(token.tokens)}</blockquote>;
+      return <blockquote>{blocks(token.tokens, depth)}</blockquote>;
     case "hr":
       return <hr />;
     case "list":
-      return list(token as Tokens.List);
+      return list(token as Tokens.List, depth);
     case "table":
-      return table(token as Tokens.Table);
+      return table(token as Tokens.Table, depth);
     case "paragraph":
-      return <p>{inlines(token.tokens)}</p>;
+      return <p>{inlines(token.tokens, depth)}</p>;
     case "html":
       return <p>{token.raw}</p>;
     default:
-      return inline(token);
+      return inline(token, depth);
   }
 }
 
-function blocks(tokens: Token[] | undefined): ComponentChild[] {
-  return (tokens ?? []).map(block);
+function blocks(tokens: Token[] | undefined, depth: number): ComponentChild[] {
+  return (tokens ?? []).map((token) => block(token, depth + 1));
 }
 
-function list({ ordered, start, items }: Tokens.List): ComponentChild {
-  const children = items.map((item) => <li class={item.task ? "task" : undefined}>{blocks(item.tokens)}</li>);
+function list({ ordered, start, items }: Tokens.List, depth: number): ComponentChild {
+  const children = items.map((item) => <li class={item.task ? "task" : undefined}>{blocks(item.tokens, depth)}</li>);
   return ordered ? <ol start={start === "" ? 1 : start}>{children}</ol> : <ul>{children}</ul>;
 }
 
-function table({ header, rows }: Tokens.Table): ComponentChild {
-  const cell = ({ align, tokens }: Tokens.TableCell) => ({ class: align ? `align-${align}` : undefined, children: inlines(tokens) });
+function table({ header, rows }: Tokens.Table, depth: number): ComponentChild {
+  const cell = ({ align, tokens }: Tokens.TableCell) => ({
+    class: align ? `align-${align}` : undefined,
+    children: inlines(tokens, depth),
+  });
   return (
     <div class="table" role="region" aria-label="Table" tabIndex={0}>
       <table>
@@ -76,24 +84,25 @@ function table({ header, rows }: Tokens.Table): ComponentChild {
   );
 }
 
-function inlines(tokens: Token[] | undefined): ComponentChild[] {
-  return (tokens ?? []).map(inline);
+function inlines(tokens: Token[] | undefined, depth: number): ComponentChild[] {
+  return (tokens ?? []).map((token) => inline(token, depth + 1));
 }
 
-function inline(token: Token): ComponentChild {
+function inline(token: Token, depth: number): ComponentChild {
+  if (depth > DEEPEST) return token.raw;
   switch (token.type) {
     case "strong":
-      return <strong>{inlines(token.tokens)}</strong>;
+      return <strong>{inlines(token.tokens, depth)}</strong>;
     case "em":
-      return <em>{inlines(token.tokens)}</em>;
+      return <em>{inlines(token.tokens, depth)}</em>;
     case "del":
-      return <del>{inlines(token.tokens)}</del>;
+      return <del>{inlines(token.tokens, depth)}</del>;
     case "codespan":
       return <code>{token.text}</code>;
     case "br":
       return <br />;
     case "link":
-      return link(token.href, inlines(token.tokens));
+      return link(token.href, inlines(token.tokens, depth));
     case "image":
       return link(token.href, [`🖼 ${token.text || token.href}`]);
     case "checkbox":
@@ -101,7 +110,7 @@ function inline(token: Token): ComponentChild {
     case "escape":
       return token.text;
     case "text":
-      return token.tokens ? inlines(token.tokens) : decodeEntities(token.text);
+      return token.tokens ? inlines(token.tokens, depth) : decodeEntities(token.text);
     default:
       return token.raw;
   }

@@ -1,9 +1,10 @@
+import { discard } from "./actions";
 import { apiKey, keyWanted, setApiKey } from "./api";
 import { exportConversation } from "./export";
 import { bytes, count } from "./format";
 import { loadModel, model } from "./model";
 import { samples } from "./status_poll";
-import { listed, remove } from "./store";
+import { listed } from "./store";
 import { type Theme, theme } from "./theme";
 import { Choice } from "./ui/field";
 
@@ -54,7 +55,7 @@ export function SettingsPage() {
             type="button"
             class="danger"
             disabled={kept.length === 0}
-            onClick={() => confirm(`Delete all ${kept.length} conversations? This can't be undone.`) && kept.forEach(({ id }) => remove(id))}
+            onClick={() => confirm(`Delete all ${kept.length} conversations? This can't be undone.`) && kept.forEach(({ id }) => discard(id))}
           >
             Delete all
           </button>

@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { running } from "./actions";
+import { discard, running } from "./actions";
 import type { Conversation } from "./conversation";
 import { exportConversation } from "./export";
 import { decimal } from "./format";
@@ -7,7 +7,7 @@ import { helpOpen } from "./keys";
 import { model } from "./model";
 import { go, goToConversation, goToNew, type View, view } from "./route";
 import { reachable, samples } from "./status_poll";
-import { listed, open, put, remove } from "./store";
+import { listed, open, put } from "./store";
 import { Icon, type IconName, Mark } from "./ui/icon";
 
 const LINKS: readonly (readonly [View, IconName, string])[] = [
@@ -71,7 +71,10 @@ function Entry({ conversation }: { conversation: Conversation }) {
           onBlur={(event) => finish(event.currentTarget.value)}
           onKeyDown={(event) => {
             if (event.key === "Enter") finish(event.currentTarget.value);
-            if (event.key === "Escape") finish("");
+            if (event.key === "Escape") {
+              event.preventDefault();
+              finish("");
+            }
           }}
         />
       </li>
@@ -95,7 +98,7 @@ function Entry({ conversation }: { conversation: Conversation }) {
           class="tool"
           aria-label={`Delete ${title}`}
           title="Delete"
-          onClick={() => confirm(`Delete “${title}”? This can't be undone.`) && remove(conversation.id)}
+          onClick={() => confirm(`Delete “${title}”? This can't be undone.`) && discard(conversation.id)}
         >
           <Icon name="bin" />
         </button>

@@ -68,6 +68,6 @@ export function changeSettings(fields: Partial<Settings>): void {
 }
 
 /** Another tab of this page changed something. */
-addEventListener("storage", (event) => {
-  if (event.key?.startsWith(`jubako.${KEY}`)) conversations.value = readAll();
+addEventListener("storage", ({ key }) => {
+  if (key === null || key.includes(KEY)) conversations.value = readAll();
 });

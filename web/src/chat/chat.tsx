@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { running } from "../actions";
 import { path } from "../conversation";
 import { open, storageProblem } from "../store";
@@ -13,18 +13,23 @@ import { useFollow } from "./follow";
 export function Chat() {
   const conversation = open.value;
   const [tuning, setTuning] = useState(false);
+  const tuner = useRef<HTMLButtonElement>(null);
+  const closeTuning = () => {
+    setTuning(false);
+    tuner.current?.focus();
+  };
   const messages = path(conversation);
   const { scroller, following, jump } = useFollow(conversation.id);
   return (
     <div class="chat">
       <header class="bar">
         <h2>{conversation.title || "New conversation"}</h2>
-        <button type="button" class="tool named" aria-label="Parameters" aria-expanded={tuning} aria-controls="parameters" onClick={() => setTuning(!tuning)}>
+        <button ref={tuner} type="button" class="tool named" aria-label="Parameters" aria-expanded={tuning} aria-controls="parameters" onClick={() => setTuning(!tuning)}>
           <Icon name="sliders" />
           <span>Parameters</span>
         </button>
       </header>
-      {tuning && <Parameters key={conversation.id} onClose={() => setTuning(false)} />}
+      {tuning && <Parameters key={conversation.id} onClose={closeTuning} />}
       <div class="scroller" ref={scroller}>
         <div class="thread" role="log" aria-live="off" aria-label="Messages" aria-busy={conversation.id in running.value}>
           {messages.length === 0 && <Empty />}

@@ -10,16 +10,26 @@ import { Icon } from "../ui/icon";
 import { fitHeight } from "./fit_height";
 import { useDrop } from "./drop";
 
+interface Draft {
+  text: string;
+  files: Attachment[];
+}
+
+/** What is written but not sent, by conversation, while another view is looked at. */
+const drafts = new Map<string, Draft>();
+
 export function Composer() {
-  const [text, setText] = useState("");
-  const [files, setFiles] = useState<Attachment[]>([]);
+  const { id } = open.value;
+  const [text, setText] = useState(drafts.get(id)?.text ?? "");
+  const [files, setFiles] = useState(drafts.get(id)?.files ?? []);
   const [problem, setProblem] = useState("");
   const area = useRef<HTMLTextAreaElement>(null);
   const chooser = useRef<HTMLInputElement>(null);
-  const busy = open.value.id in running.value;
+  const busy = id in running.value;
   const ready = text.trim() !== "" || files.length > 0;
 
   useEffect(() => fitHeight(area.current), [text]);
+  useEffect(() => void drafts.set(id, { text, files }), [text, files]);
   useEffect(() => {
     if (matchMedia("(hover: hover)").matches) area.current?.focus(); // on a phone the keyboard would jump up
   }, []);
@@ -42,7 +52,7 @@ export function Composer() {
     send(text, files);
     setText("");
     setFiles([]);
-    nameConversation(open.value.id);
+    nameConversation(id);
   };
 
   return (

@@ -2,6 +2,7 @@ import { useState } from "preact/hooks";
 import { edit, regenerate, running, showVersion } from "../actions";
 import { type Conversation, type Message, versions } from "../conversation";
 import { Markdown } from "../markdown";
+import { CodeBlock } from "../ui/code";
 import { CopyButton } from "../ui/copy";
 import { Icon } from "../ui/icon";
 import { EditBox } from "./edit_box";
@@ -63,7 +64,7 @@ function Answer({ message, conversation }: Props) {
       {message.thinking && (
         <Thinking text={message.thinking} seconds={message.thinkingSeconds} live={live && !message.text} />
       )}
-      {message.text && <Markdown text={message.text} />}
+      {message.text && (message.json ? <CodeBlock text={message.text} language="json" /> : <Markdown text={message.text} />)}
       {silent && <Progress reading={run.reading} />}
       {message.error && (
         <p class="problem" role="alert">

@@ -25,7 +25,9 @@ export function Parameters({ onClose }: { onClose: () => void }) {
       class="parameters"
       aria-label="Parameters"
       onKeyDown={(event) => {
-        if (event.key === "Escape") onClose();
+        if (event.key !== "Escape") return;
+        event.preventDefault(); // an answer goes on
+        onClose();
       }}
     >
       <header>
