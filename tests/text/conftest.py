@@ -1,6 +1,16 @@
-"""Makes the helper module `vocabularies` importable, whatever way pytest imports tests."""
+"""Makes the helper modules `vocabularies` and `schemas` importable, and loads the shipped model."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
+import jubako
+from jubako.engine.model import Model
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Model:
+    return jubako.load(Path(jubako.__file__).parent / "models" / "jubako-small.gguf", threads=1)

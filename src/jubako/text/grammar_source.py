@@ -10,8 +10,8 @@ from ..errors import RequestError
 
 KINDS = ("json_schema", "json_object", "regex", "grammar")
 _LARGEST = 1 << 18  # characters of a source
-# Enough for any indentation a model was trained on; without a bound it may write blanks until it is stopped.
-_BLANKS = r"[ \t]{0,20}(\r?\n[ \t]{0,40}){0,2}"
+# A blank or a line's indentation. Without a bound a model may write blanks until it is stopped.
+_BLANKS = r"[ ]?|\r?\n[ \t]{0,24}"
 
 
 def grammar_source(constraint: Constraint) -> str:
