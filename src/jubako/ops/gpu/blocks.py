@@ -1,0 +1,205 @@
+"""Weights out of their planes: a unit of eight blocks of 32 for a group of rows, as tensors [8, rows, 4] of packed bytes.
+
+Lane (j, row) of a unit owns block j: its sixteen-byte pieces are the last dimension. `fetch` only loads, so that many
+units can be on their way before `unpack` and `scales` touch the first.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .integer import look_up
+from .kinds import (
+    bias_of,
+    blocks_per_d,
+    bytes_before,
+    d_bytes,
+    has_table,
+    has_width,
+    is_,
+    number_bytes,
+    scales_of,
+    sub_bytes,
+    table_word,
+)
+
+
+@triton.jit
+def words(base, place, ROWS: tl.constexpr):
+    """Sixteen bytes at 16·place [8, rows, 1] of each lane, as int32 [8, rows, 4]."""
+    pointer = base.to(tl.pointer_type(tl.int32))
+    return pointer + (place * 4 + tl.arange(0, 4)[None, None, :])
+
+
+@triton.jit
+def fetch(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """Everything of block 8·unit + j of `row` [1, rows, 1]: (first, second, twos, bits, sub, d), as it lies.
+
+    base: the matrix, a pointer to bytes; rows, blocks: its size; EVEN: no unit is partial.
+    """
+    block = unit * 8 + tl.arange(0, 8)[:, None, None]
+    there = block < blocks
+    lane = row * blocks + block
+    if not EVEN:
+        lane = tl.where(there, lane, row * blocks)
+    size = rows * blocks
+    nothing = tl.zeros_like(lane)
+    first, second, high, low, bit, sub, d = nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    if has_width(TYPE, 8):
+        first = tl.load(words(base, lane, 8))
+        second = tl.load(words(base, size + lane, 8))
+    if has_width(TYPE, 4):
+        first = tl.load(words(base, lane, 8))
+    if has_width(TYPE, 2):
+        pointer = (base + size * bytes_before(TYPE, 2)).to(tl.pointer_type(tl.int32))
+        low = tl.load(pointer + lane * 2)
+        high = tl.load(pointer + lane * 2 + 1)
+    if has_width(TYPE, 1):
+        pointer = (base + size * bytes_before(TYPE, 1)).to(tl.pointer_type(tl.int32))
+        bit = tl.load(pointer + lane)
+    scales = base + size * bytes_before(TYPE, 0)
+    if sub_bytes(TYPE) == 1:
+        sub = tl.load(scales.to(tl.pointer_type(tl.int8)) + lane).to(tl.int32)
+    if sub_bytes(TYPE) == 2:
+        sub = tl.load(scales.to(tl.pointer_type(tl.uint16)) + lane).to(tl.int32)
+    if d_bytes(TYPE) > 0:
+        every: tl.constexpr = blocks_per_d(TYPE)
+        at = lane
+        if every > 1:
+            of_row = tl.cdiv(blocks, every)
+            at = row * of_row + (block if EVEN else tl.where(there, block, 0)) // every
+        scales += size * sub_bytes(TYPE)
+        if d_bytes(TYPE) == 1:
+            d = tl.load(scales.to(tl.pointer_type(tl.uint8)) + at).to(tl.int32)
+        elif d_bytes(TYPE) == 2:
+            d = tl.load(scales.to(tl.pointer_type(tl.uint16)) + at).to(tl.int32)
+        else:
+            d = tl.load(scales.to(tl.pointer_type(tl.int32)) + at)
+    return first, second, low, high, bit, sub, d
+
+
+@triton.jit
+def half(x):
+    """The low sixteen bits as an IEEE half, to float32."""
+    return (x & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def upper_half(x):
+    return ((x >> 16) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def signed(code, bits):
+    """Magnitudes 1 … 127 in the bytes of `code`, minus where the byte of `bits` is 1."""
+    return (code ^ (bits * 255)) + bits
+
+
+@triton.jit
+def unpack(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """Codes plus the type's bias as packed bytes int32 [8, rows, 4]: of weights 0-15 of each block, and 16-31."""
+    first, second, low, high, bit, sub, d = raw
+    i = tl.arange(0, 4)[None, None, :]
+    if has_width(TYPE, 8):
+        return first, second
+    elif has_table(TYPE):
+        return look_up(first, table_word(TYPE, 0), table_word(TYPE, 1), table_word(TYPE, 2), table_word(TYPE, 3), FORM)
+    else:
+        a = (bit >> i) & 0x01010101
+        b = (bit >> (i + 4)) & 0x01010101
+        e = (low >> (2 * i)) & 0x03030303
+        f = (high >> (2 * i)) & 0x03030303
+        if is_(TYPE, "Q1_0"):
+            return a * 2, b * 2
+        elif is_(TYPE, "Q2_K", "Q2_0", "PQ2_0", "TQ1_0", "TQ2_0"):
+            return e, f
+        elif is_(TYPE, "Q3_K"):
+            return e + a * 4, f + b * 4
+        elif is_(TYPE, "IQ2_XXS", "IQ2_XS", "IQ2_S"):  # magnitudes 8, 25, 43
+            e = e * 17 + ((e >> 1) & 0x01010101) + 0x08080808
+            f = f * 17 + ((f >> 1) & 0x01010101) + 0x08080808
+            return signed(e, a), signed(f, b)
+        elif is_(TYPE, "IQ1_S", "IQ1_M"):  # 8·grid ± 1
+            g = 1 - ((sub >> (6 + i // 2)) & 1)
+            h = 1 - ((sub >> (8 + i // 2)) & 1)
+            return e * 8 + g * 0x02020202, f * 8 + h * 0x02020202
+        else:
+            e4 = first & 0x0F0F0F0F
+            f4 = (first >> 4) & 0x0F0F0F0F
+            if has_width(TYPE, 2):
+                return e4 + e * 16, f4 + f * 16
+            elif has_width(TYPE, 1):
+                return e4 + a * 16, f4 + b * 16
+            else:
+                return e4, f4
+
+
+@triton.jit
+def _e8m0_halved(e):
+    """2^(e − 128)."""
+    normal = ((e - 1) << 23).to(tl.float32, bitcast=True)
+    small = (0x00200000 << tl.minimum(e, 1)).to(tl.float32, bitcast=True)
+    return tl.where(e > 1, normal, small)
+
+
+@triton.jit
+def _ue4m3_halved(code):
+    """Half of an unsigned E4M3 number: quant/fp4.py."""
+    magnitude = tl.where(code == 0x7F, 0, code & 0x7F)
+    normal = ((magnitude << 20) + (119 << 23)).to(tl.float32, bitcast=True)
+    return tl.where(magnitude > 7, normal, magnitude.to(tl.float32) * 0.0009765625)
+
+
+@triton.jit
+def _signed_byte(x):
+    return (x << 24) >> 24
+
+
+@triton.jit
+def factors(raw, TYPE: tl.constexpr):
+    """(factor, factor or whole number of the first half, of the second, offset, minimum of the first half, of the second).
+
+    Float32 [8, rows, 1] each; what the type does not have repeats the factor.
+    """
+    first, second, low, high, bit, sub, d = raw
+    if is_(TYPE, "NVFP4"):
+        f = _ue4m3_halved(sub & 255)
+        return f, f, _ue4m3_halved(sub >> 8), f, f, f
+    elif is_(TYPE, "MXFP4"):
+        f = _e8m0_halved(d)
+        return f, f, f, f, f, f
+    else:
+        f = half(d)
+        if is_(TYPE, "Q4_1", "Q5_1"):
+            return f, f, f, upper_half(d), f, f
+        elif is_(TYPE, "Q4_K", "Q5_K"):
+            offset = (0.0 - upper_half(d)) * (sub >> 8).to(tl.float32)
+            f = f * (sub & 255).to(tl.float32)
+            return f, f, f, offset, f, f
+        elif is_(TYPE, "Q2_K"):
+            s, t = (sub & 15).to(tl.float32), ((sub >> 8) & 15).to(tl.float32)
+            m, n = ((sub >> 4) & 15).to(tl.float32), (sub >> 12).to(tl.float32)
+            return f, s, t, 0.0 - upper_half(d), m, n
+        elif is_(TYPE, "Q3_K", "Q6_K"):
+            return f, _signed_byte(sub).to(tl.float32), _signed_byte(sub >> 8).to(tl.float32), f, f, f
+        elif is_(TYPE, "IQ4_XS", "IQ3_S"):
+            f = f * sub.to(tl.float32)
+            return f, f, f, f, f, f
+        elif is_(TYPE, "IQ3_XXS"):
+            f = f * 0.25 * sub.to(tl.float32)
+            return f, f, f, f, f, f
+        elif is_(TYPE, "IQ2_XXS"):
+            f = f * 0.125 * sub.to(tl.float32)
+            return f, f, f, f, f, f
+        elif is_(TYPE, "IQ2_XS", "IQ2_S"):
+            return f * 0.125, (sub & 255).to(tl.float32), (sub >> 8).to(tl.float32), f, f, f
+        elif is_(TYPE, "IQ1_S"):
+            f = f * 0.125 * (2 * (sub & 7) + 1).to(tl.float32)
+            return f, f, f, f, f, f
+        elif is_(TYPE, "IQ1_M"):
+            s, t = (2 * (sub & 7) + 1).to(tl.float32), (2 * ((sub >> 3) & 7) + 1).to(tl.float32)
+            return f * 0.125, s, t, f, f, f
+        else:
+            return f, f, f, f, f, f

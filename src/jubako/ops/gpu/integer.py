@@ -1,0 +1,82 @@
+"""Integer products of packed bytes, table look-ups, and float steps with one rounding, in the forms of target.py."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def dot4(a, b, c, FORM: tl.constexpr):
+    """c + Σ of the four products of the signed bytes of a and b."""
+    if FORM == 1:
+        return tl.inline_asm_elementwise(
+            "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
+        )
+    elif FORM == 2:
+        return tl.inline_asm_elementwise(
+            "v_dot4_i32_i8 $0, $1, $2, $3", "=v,v,v,v", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
+        )
+    elif FORM == 3:
+        return tl.inline_asm_elementwise(
+            "v_dot4_i32_iu8 $0, $1, $2, $3 neg_lo:[1,1,0]",
+            "=v,v,v,v",
+            [a, b, c],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        low = ((a << 24) >> 24) * ((b << 24) >> 24) + ((a << 16) >> 24) * ((b << 16) >> 24)
+        return c + low + ((a << 8) >> 24) * ((b << 8) >> 24) + (a >> 24) * (b >> 24)
+
+
+@triton.constexpr_function
+def look_up_asm(t0: int, t1: int, t2: int, t3: int) -> str:
+    """Eight codes of four bits to eight bytes of a table of 16: its eights are looked up and bit 3 chooses."""
+
+    def four(out: str) -> str:
+        return (
+            f"prmt.b32 l, {t0 & 0xFFFFFFFF}, {t1 & 0xFFFFFFFF}, s;"
+            f"prmt.b32 h, {t2 & 0xFFFFFFFF}, {t3 & 0xFFFFFFFF}, s;"
+            f"prmt.b32 {out}, l, h, p;"
+        )
+
+    return (
+        "{.reg .b32 s, p, l, h; and.b32 s, $2, 0x77777777; shr.b32 p, $2, 1; and.b32 p, p, 0x44444444;"
+        "or.b32 p, p, 0x32103210;" + four("$0") + "shr.b32 s, s, 16; shr.b32 p, p, 16;" + four("$1") + "}"
+    )
+
+
+@triton.jit
+def table_byte(code, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr):
+    """Byte number `code` (0 … 15) of the sixteen in T0 … T3, lowest first; in the low byte of the result."""
+    low = tl.where((code & 4) != 0, T1, T0)
+    high = tl.where((code & 4) != 0, T3, T2)
+    word = tl.where((code & 8) != 0, high, low)
+    return (word >> ((code & 3) * 8)) & 255
+
+
+@triton.jit
+def look_up(codes, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr, FORM: tl.constexpr):
+    """The bytes of a table of 16 for the eight nibbles of `codes`: those of its low half, those of its high half."""
+    if FORM == 1:
+        return tl.inline_asm_elementwise(
+            look_up_asm(T0, T1, T2, T3), "=r,=r,r", [codes], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        )
+    else:
+        first = table_byte(codes & 15, T0, T1, T2, T3)
+        second = table_byte((codes >> 16) & 15, T0, T1, T2, T3)
+        for k in tl.static_range(1, 4):
+            first |= table_byte((codes >> (4 * k)) & 15, T0, T1, T2, T3) << (8 * k)
+            second |= table_byte((codes >> (16 + 4 * k)) & 15, T0, T1, T2, T3) << (8 * k)
+        return first, second
+
+
+@triton.jit
+def fma(a, b, c, FORM: tl.constexpr):
+    """a·b + c rounded once."""
+    if FORM == 0:  # the interpreter's own rounds twice
+        return (a.to(tl.float64) * b.to(tl.float64) + c.to(tl.float64)).to(tl.float32)
+    else:
+        return tl.fma(a, b, c)

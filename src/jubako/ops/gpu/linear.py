@@ -1,0 +1,186 @@
+"""Products of weight matrices with up to 16 columns: every weight is read once per four columns, in vectors of 16 bytes."""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from .activation import Quantised, quantize
+from .integer import fma
+from .matrix import Matrix, Projections
+from .products import fetch_units, meet, nothing, tree
+from .target import release, target, wait
+
+
+@triton.jit
+def store_rows(
+    y, number, rows, token, out, out_stride, inject, live, STREAMS: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """y float32 [rows] of one token to out; or, if STREAMS, added to its residual streams by their inject weights."""
+    if STREAMS == 0:
+        tl.store(out + token.to(tl.int64) * out_stride + number, y, mask=(number < rows) & live)
+    else:
+        for s in tl.static_range(STREAMS):
+            at = out + (token * STREAMS + s).to(tl.int64) * rows + number
+            weight = tl.load(inject + token * STREAMS + s, mask=live, other=0.0)
+            old = tl.load(at, mask=(number < rows) & live, other=0.0)
+            tl.store(at, fma(weight + y * 0.0, y, old, FORM), mask=(number < rows) & live)
+
+
+@triton.jit
+def row_tile(
+    base, row_scale, rows, blocks, tile, q, d, s, numbers, x_blocks, x_valid, token, tokens, out, out_stride,
+    inject, first, UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TYPE: tl.constexpr,
+    FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows of one matrix times COLUMNS columns over UNITS units from `first` on; STEP of them are fetched ahead."""
+    number = tile * ROWS + tl.arange(0, ROWS)
+    row = tl.minimum(number, rows - 1)[None, :, None]
+    x = (q, d, s, numbers, x_blocks, x_valid)
+    sums = nothing(COLUMNS, ROWS)
+    raws = fetch_units(base, rows, blocks, row, first, STEP, TYPE, EVEN)
+    wait(OVERLAP)
+    sums = meet(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, TYPE, FINE, EVEN, FORM)
+    for u in range(first + STEP, first + UNITS, STEP):
+        raws = fetch_units(base, rows, blocks, row, u, STEP, TYPE, EVEN)
+        sums = meet(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, TYPE, FINE, EVEN, FORM)
+    for c in tl.static_range(COLUMNS):
+        y = tree(sums[c], ROWS)
+        if SCALED:
+            y *= tl.load(row_scale + tl.minimum(number, rows - 1))
+        store_rows(y, number, rows, token + c, out, out_stride, inject, token + c < tokens, STREAMS, FORM)
+
+
+@triton.jit
+def linear_kernel(
+    first_base, first_scale, first_rows, second_base, second_scale, second_rows, first_tiles, blocks,
+    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, inject,
+    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TYPE: tl.constexpr,
+    SECOND: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (group of columns, tile of rows, split): tiles of the first matrix, then, if SECOND, of another type's.
+
+    Split i takes UNITS units and writes to out + i·split_stride.
+    """
+    release(OVERLAP)
+    token = tl.program_id(0) * COLUMNS
+    tile = tl.program_id(1)
+    split = tl.program_id(2)
+    out += split.to(tl.int64) * split_stride
+    if SECOND < 0:
+        row_tile(
+            first_base, first_scale, first_rows, blocks, tile, q, d, s, numbers, x_blocks, x_valid, token, tokens, out,
+            out_stride, inject, split * UNITS, UNITS, STEP, ROWS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
+            OVERLAP,
+        )  # fmt: skip
+    elif tile < first_tiles:
+        row_tile(
+            first_base, first_scale, first_rows, blocks, tile, q, d, s, numbers, x_blocks, x_valid, token, tokens, out,
+            out_stride, inject, split * UNITS, UNITS, STEP, ROWS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
+            OVERLAP,
+        )  # fmt: skip
+    else:
+        row_tile(
+            second_base, second_scale, second_rows, blocks, tile - first_tiles, q, d, s, numbers, x_blocks, x_valid, token,
+            tokens, out + first_rows, out_stride, inject, split * UNITS, UNITS, 1, ROWS, COLUMNS, SECOND, FINE, EVEN,
+            SCALED, STREAMS, FORM, OVERLAP,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a product is cut: rows and warps of a program (four rows a warp), units fetched together."""
+
+    rows: int
+    step: int
+
+    @property
+    def warps(self) -> int:
+        return self.rows // 4
+
+
+def divisor(units: int, most: int) -> int:
+    """The largest divisor of `units` up to `most`."""
+    return max(n for n in range(1, min(units, most) + 1) if units % n == 0)
+
+
+def shape_of(rows: int, units: int, columns: int) -> Shape:
+    """Small programs for few rows, so that all multiprocessors have some."""
+    height = 4 if rows < 4096 else 8 if rows < 8192 else 16
+    return Shape(height, divisor(units, 6 if columns == 1 else 2))
+
+
+def columns_of(tokens: int) -> int:
+    """Columns that meet a weight while it is in registers."""
+    return 1 if tokens == 1 else 2 if tokens == 2 else 4
+
+
+def launch(
+    matrices: Sequence[Matrix],
+    x: Quantised,
+    out: torch.Tensor,
+    splits: int = 1,
+    inject: torch.Tensor | None = None,
+    shape: Shape | None = None,
+) -> None:
+    """One or two matrices times x into the columns of out [T, rows], or of out [splits, T, rows]: sums of parts.
+
+    inject [T, S]: out is streams [T, S, rows] instead, to which the product is added.
+    """
+    first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
+    units = -(-first.blocks // 8) // splits
+    columns = columns_of(x.tokens)
+    shape = shape or shape_of(first.rows, units, columns)
+    tiles = -(-first.rows // shape.rows)
+    all_tiles = tiles + (-(-second.rows // shape.rows) if len(matrices) > 1 else 0)
+    to = target(out.device)
+    scaled = first.scale is not None or second.scale is not None
+    linear_kernel[(-(-x.tokens // columns), all_tiles, splits)](
+        first.data, scale_of(first) if scaled else first.data, first.rows,
+        second.data, scale_of(second) if scaled else first.data, second.rows, tiles, first.blocks,
+        x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
+        out if inject is None else inject,
+        UNITS=units, STEP=shape.step, ROWS=shape.rows, COLUMNS=columns, TYPE=first.type.id,
+        SECOND=second.type.id if len(matrices) > 1 else -1, FINE=x.fine, EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
+        SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
+    )  # fmt: skip
+
+
+def scale_of(matrix: Matrix) -> torch.Tensor:
+    """A factor for each row."""
+    return matrix.scale if matrix.scale is not None else torch.ones(matrix.rows, device=matrix.data.device)
+
+
+def linear_many(weights: Projections, x: torch.Tensor | Quantised) -> tuple[torch.Tensor, ...]:
+    """Products of weights that share their input x [T, K]: column views of one [T, rows] array."""
+    read = x if isinstance(x, Quantised) else quantize(x)
+    out = torch.empty(read.tokens, weights.rows, device=read.d.device)
+    at = 0
+    for pair in batched(weights.matrices, 2):
+        launch(pair, read, out[:, at:])
+        at += sum(m.rows for m in pair)
+    return tuple(out[:, first : first + rows] for first, rows in weights.columns)
+
+
+def linear(weight: Matrix, x: torch.Tensor | Quantised) -> torch.Tensor:
+    """x [T, K] times weight [N, K] transposed: [T, N]."""
+    read = x if isinstance(x, Quantised) else quantize(x)
+    out = torch.empty(read.tokens, weight.rows, device=read.d.device)
+    launch((weight,), read, out)
+    return out
+
+
+def linear_combine(weight: Matrix, x: torch.Tensor | Quantised, streams: torch.Tensor, inject: torch.Tensor) -> None:
+    """Add x [T, K] times weight to streams [T, S, N], in place, weighted by inject [T, S]."""
+    launch((weight,), x if isinstance(x, Quantised) else quantize(x), streams, inject=inject)
+
+
+def batched(matrices: Sequence[Matrix], count: int) -> Iterator[Sequence[Matrix]]:
+    """`count` at a time."""
+    return (matrices[i : i + count] for i in range(0, len(matrices), count))

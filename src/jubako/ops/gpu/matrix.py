@@ -1,0 +1,108 @@
+"""`Matrix`: a weight in its planar layout on a device, and how it gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ...arch.tensor import Tensor
+from ...quant import BlockType
+from .planar import LAYOUTS, repack
+
+Source = Callable[[Tensor], torch.Tensor]
+"""Gives a tensor's raw blocks uint8 [..., row bytes] on the device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matrix:
+    """Rows of one block type, several file tensors one under the other where they share their input.
+
+    data   planes uint8 (planar.py)
+    scale  float32 [rows] that products are multiplied by, or None
+    """
+
+    data: torch.Tensor
+    type: BlockType
+    rows: int
+    cols: int
+    scale: torch.Tensor | None = None
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.cols // 32)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * LAYOUTS[self.type.name].row_bytes(self.cols)
+
+
+def upload(tensor: Tensor, device: torch.device) -> torch.Tensor:
+    """The blocks of a tensor on the device."""
+    raw = torch.from_numpy(np.ascontiguousarray(tensor.data))
+    return raw.to(device)
+
+
+def matrix(tensors: Sequence[Tensor], device: torch.device, source: Source | None = None) -> Matrix:
+    """The rows of tensors [rows, cols] of one type and length, one under the other."""
+    kind, cols = tensors[0].type, tensors[0].shape[-1]
+    assert all(t.type is kind and t.shape[-1] == cols for t in tensors)
+    raws = [source(t) if source else upload(t, device) for t in tensors]
+    raw = (
+        raws[0].reshape(-1, raws[0].shape[-1])
+        if len(raws) == 1
+        else torch.cat([r.reshape(-1, r.shape[-1]) for r in raws])
+    )
+    rows = [r.shape[:-1].numel() for r in raws]
+    scale = None
+    if any(t.scale is not None for t in tensors):
+        factors = [1.0 if t.scale is None else float(t.scale.reshape(-1)[0]) for t in tensors]
+        scale = torch.repeat_interleave(torch.tensor(factors), torch.tensor(rows)).to(device)
+    return Matrix(repack(kind, raw), kind, sum(rows), cols, scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Projections:
+    """Weights that share their input: a matrix for each block type among them.
+
+    order  of each weight: which matrix, its first row there, its rows
+    """
+
+    matrices: tuple[Matrix, ...]
+    order: tuple[tuple[int, int, int], ...]
+
+    @property
+    def cols(self) -> int:
+        return self.matrices[0].cols
+
+    @property
+    def rows(self) -> int:
+        return sum(m.rows for m in self.matrices)
+
+    @property
+    def columns(self) -> tuple[tuple[int, int], ...]:
+        """Of each weight: its first column in the joint output, and its rows."""
+        starts = np.cumsum([0, *(m.rows for m in self.matrices)]).tolist()
+        return tuple((starts[which] + first, rows) for which, first, rows in self.order)
+
+
+def projections(tensors: Sequence[Tensor], device: torch.device, source: Source | None = None) -> Projections:
+    """Tensors of any types with rows of one length, grouped by type; the largest group first."""
+    groups: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.type.name, []).append(tensor)
+    names = sorted(groups, key=lambda name: -sum(t.nbytes for t in groups[name]))
+    matrices = tuple(matrix(groups[name], device, source) for name in names)
+    order = []
+    for tensor in tensors:
+        which = names.index(tensor.type.name)
+        above = groups[tensor.type.name]
+        first = sum(_rows(t) for t in above[: [id(t) for t in above].index(id(tensor))])
+        order.append((which, first, _rows(tensor)))
+    return Projections(matrices, tuple(order))
+
+
+def _rows(tensor: Tensor) -> int:
+    return int(np.prod(tensor.shape[:-1]))

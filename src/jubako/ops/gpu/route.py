@@ -1,0 +1,116 @@
+"""Which experts a token goes to, and the likeliest token: decided on the device."""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .activation import Quantised, quantize
+from .experts import Experts, Routed
+from .kinds import plain_type
+from .linear import launch
+from .mathfun import exp
+from .target import release, target, wait
+
+
+@triton.jit
+def order_key(x):
+    """Integers in the order of the floats, as csrc/kernels/route.cpp has them; a NaN is the lowest."""
+    bits = (x + 0.0).to(tl.int32, bitcast=True)
+    key = tl.where(bits >= 0, bits, -2147483648 - bits)
+    return tl.where(x == x, key, -2147483647)
+
+
+@triton.jit
+def route_kernel(
+    logits, stride, ids, weights, experts, SIZE: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program t: the CHOSEN largest of logits [t], the lower expert first where they tie, and their softmax."""
+    release(OVERLAP)
+    wait(OVERLAP)
+    token = tl.program_id(0)
+    e = tl.arange(0, SIZE)
+    x = tl.load(logits + token * stride + e, mask=e < experts, other=0.0)
+    keys = (tl.where(e < experts, order_key(x), -2147483648).to(tl.int64) << 32) | (0x7FFFFFFF - e).to(tl.int64)
+    place = tl.arange(0, PLACES)
+    picked = tl.zeros([PLACES], tl.int32)
+    for rank in tl.static_range(CHOSEN):
+        top = tl.max(keys, axis=0)
+        picked = tl.where(place == rank, 0x7FFFFFFF - (top & 0x7FFFFFFF).to(tl.int32), picked)
+        keys = tl.where(keys == top, -9223372036854775808, keys)
+    there = place < CHOSEN
+    value = tl.load(logits + token * stride + picked, mask=there, other=0.0)
+    first = tl.sum(tl.where(place == 0, value, 0.0), axis=0)
+    share = tl.where(there, exp(value - first, FORM), 0.0)
+    total = 0.0
+    for rank in tl.static_range(CHOSEN):
+        total += tl.sum(tl.where(place == rank, share, 0.0), axis=0)
+    tl.store(ids + token * CHOSEN + place, picked, mask=there)
+    tl.store(weights + token * CHOSEN + place, tl.div_rn(share, total + share * 0.0), mask=there)
+
+
+def route(logits: torch.Tensor, k: int, experts: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k likeliest of logits [T, E] (of the first `experts`): ids int32 [T, k], weights [T, k] that sum to 1."""
+    tokens, count = logits.shape[0], experts or logits.shape[1]
+    ids = torch.empty(tokens, k, dtype=torch.int32, device=logits.device)
+    weights = torch.empty(tokens, k, device=logits.device)
+    to = target(logits.device)
+    route_kernel[(tokens,)](
+        logits, logits.stride(0), ids, weights, count, SIZE=triton.next_power_of_2(count), CHOSEN=k,
+        PLACES=triton.next_power_of_2(k), FORM=to.form, OVERLAP=to.overlap, num_warps=1, **to.options,
+    )  # fmt: skip
+    return ids, weights
+
+
+def route_experts(layer: Experts, x: torch.Tensor | Quantised, k: int) -> Routed:
+    """The experts of x [T, H] by the layer's router."""
+    needs_fine = not all(plain_type(m.type.id) for m in layer.router)
+    if not isinstance(x, Quantised) or (needs_fine and not x.fine):
+        x = quantize(x.plain() if isinstance(x, Quantised) else x)
+    logits = torch.empty(x.tokens, layer.count + 1, device=x.d.device)
+    launch(layer.router, x, logits)
+    ids, weights = route(logits, k, layer.count)
+    return Routed(ids, weights, logits[:, layer.count])
+
+
+@triton.jit
+def argmax_kernel(
+    logits, stride, count, best, PIECE: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (piece, t): the largest of PIECE logits and where it is, as one number that orders both."""
+    release(OVERLAP)
+    wait(OVERLAP)
+    i = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
+    token = tl.program_id(1)
+    x = tl.load(logits + token.to(tl.int64) * stride + i, mask=i < count, other=float("-inf"))
+    keys = (tl.where(i < count, order_key(x), -2147483648).to(tl.int64) << 32) | (0x7FFFFFFF - i).to(tl.int64)
+    tl.store(best + token * tl.num_programs(0) + tl.program_id(0), tl.max(keys, axis=0))
+
+
+@triton.jit
+def best_kernel(best, pieces, out, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
+    """Program t: the place of the largest of its pieces."""
+    release(OVERLAP)
+    wait(OVERLAP)
+    i = tl.arange(0, SIZE)
+    token = tl.program_id(0)
+    top = tl.max(tl.load(best + token * pieces + i, mask=i < pieces, other=-9223372036854775808), axis=0)
+    tl.store(out + token, 0x7FFFFFFF - (top & 0x7FFFFFFF))
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """The likeliest token of each row [T, vocabulary]: int64 [T]; the lowest id on ties. NaN counts as the lowest."""
+    tokens, count = logits.shape
+    piece = 4096
+    pieces = -(-count // piece)
+    best = torch.empty(tokens, pieces, dtype=torch.int64, device=logits.device)
+    out = torch.empty(tokens, dtype=torch.int64, device=logits.device)
+    overlap = target(logits.device).overlap
+    options = target(logits.device).options
+    argmax_kernel[(pieces, tokens)](logits, logits.stride(0), count, best, PIECE=piece, OVERLAP=overlap, **options)
+    size = triton.next_power_of_2(pieces)
+    best_kernel[(tokens,)](best, pieces, out, SIZE=size, OVERLAP=overlap, num_warps=1, **options)
+    return out

@@ -1,0 +1,84 @@
+"""`Slots`: routed experts in device memory, each in a slot of one size, found through a table.
+
+    data [slots, bytes]:   gate planes | up planes | down planes      of one expert of one layer
+    table [experts]:       the slot of each expert of a layer, -1 where it is absent
+
+Everything being resident is the table being full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...arch.tensor import Tensor
+from ...quant import BlockType
+from .matrix import Source, upload
+from .planar import LAYOUTS, repack
+
+
+@dataclass(frozen=True, slots=True)
+class SlotShape:
+    """What lies in a slot: types and sizes of the three matrices, [size, hidden], [size, hidden], [hidden, down_cols]."""
+
+    gate: BlockType
+    up: BlockType
+    down: BlockType
+    size: int
+    hidden: int
+    down_cols: int
+
+    @property
+    def up_at(self) -> int:
+        return LAYOUTS[self.gate.name].matrix_bytes(self.size, self.hidden)
+
+    @property
+    def down_at(self) -> int:
+        return self.up_at + LAYOUTS[self.up.name].matrix_bytes(self.size, self.hidden)
+
+    @property
+    def bytes(self) -> int:
+        return self.down_at + LAYOUTS[self.down.name].matrix_bytes(self.hidden, self.down_cols)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slots:
+    """The slots of one shape, and a layer's table into them.
+
+    scales  float32 [slots, 3]: factors of gate, up and down products, or None
+    """
+
+    shape: SlotShape
+    data: torch.Tensor
+    table: torch.Tensor
+    scales: torch.Tensor | None = None
+
+
+def slot_shape(gate: Tensor, up: Tensor, down: Tensor) -> SlotShape:
+    """The shape of slots for experts [experts, rows, cols], or for one [rows, cols]."""
+    size, hidden = gate.shape[-2:]
+    return SlotShape(gate.type, up.type, down.type, size, hidden, down.shape[-1])
+
+
+def filled(gate: Tensor, up: Tensor, down: Tensor, device: torch.device, source: Source | None = None) -> Slots:
+    """Slots that hold all experts of a layer in their order."""
+    shape = slot_shape(gate, up, down)
+    count = gate.shape[0] if len(gate.shape) == 3 else 1
+    data = torch.empty(count, shape.bytes, dtype=torch.uint8, device=device)
+    starts = (0, shape.up_at, shape.down_at, shape.bytes)
+    for tensor, start, end in zip((gate, up, down), starts[:-1], starts[1:], strict=True):
+        raw = source(tensor) if source else upload(tensor, device)
+        repack(tensor.type, raw.reshape(count, *raw.shape[-2:]), data[:, start:end])
+    table = torch.arange(count, dtype=torch.int32, device=device)
+    return Slots(shape, data, table, _scales((gate, up, down), count, device))
+
+
+def _scales(tensors: tuple[Tensor, Tensor, Tensor], count: int, device: torch.device) -> torch.Tensor | None:
+    if all(t.scale is None for t in tensors):
+        return None
+    columns = [
+        torch.ones(count) if t.scale is None else torch.from_numpy(t.scale).float().reshape(-1).expand(count)
+        for t in tensors
+    ]
+    return torch.stack(columns, 1).contiguous().to(device)
