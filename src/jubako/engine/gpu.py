@@ -46,6 +46,7 @@ class GpuExecutor:
         """
         self.config = network.config
         context = context or self.config.context_length
+        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         try:
             self.ops = GpuOps(
                 network, device, slots=sequences, tokens=tokens or context, context=context, kv_bits=kv_bits,
@@ -60,6 +61,8 @@ class GpuExecutor:
                 f"{free / 1e9:.1f} of its {total / 1e9:.1f} GB are free; ask for a smaller context, a smaller file, or "
                 "the CPU"
             ) from error
+        taken = torch.cuda.memory_allocated(device) - before if device.type == "cuda" else 0
+        self.weight_bytes = max(taken - self.ops.pool.nbytes(), 0)
         self.steps = Steps(self.ops)
         pinned = device.type == "cuda"
         self._logits = torch.empty(STEP_COLUMNS, self.config.vocabulary, dtype=torch.float32, pin_memory=pinned)

@@ -13,7 +13,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the helpers of the CPU's kernel tests
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # helpers, the CPU tests' too
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quantised import plain
 from sizes import config, normal, twin
 
 from jubako.arch import reference
@@ -48,7 +49,7 @@ class Case:
         ready = self.prepare(rows, columns)
         assert ready.index is not None
         blocks, chosen = self.selector(ready.index, self.memory, columns)
-        return sparse_attention(ready.queries, ready.gate, self.memory, columns, blocks, chosen).cpu()
+        return plain(sparse_attention(ready.queries, ready.gate, self.memory, columns, blocks, chosen))
 
     def step(self, slot: int, position: int, rows: list[int]) -> torch.Tensor:
         table = torch.from_numpy(step_table([Part(rows, slot, position, 0, 0)])).to(self.device)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quantised import plain
 from sizes import config, normal, twin
 
 from jubako.arch import reference
@@ -38,7 +39,7 @@ class Case:
         table = torch.from_numpy(step_table(parts)).to(self.device)
         projected = tuple(x[rows].to(self.device) for x in self.inputs)
         columns = Columns.of_step(table, len(rows))
-        return gdn_columns(self.weights, projected, self.memory, columns, self.arrived, EPS).cpu()
+        return plain(gdn_columns(self.weights, projected, self.memory, columns, self.arrived, EPS))
 
     def expected(self, rows: slice) -> torch.Tensor:
         return reference.gdn(self.reference_weights, *(x[rows] for x in self.inputs), self.state, EPS)

@@ -13,9 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
+from .activation import Quantised, room_for, store_blocks
 from .columns import Columns
-from .launch import exact, fast, power_of_two
+from .launch import exact, fast, overlapped, power_of_two
 from .state import PAGE, AttentionMemory
+from .target import release, target, wait
 
 SPLITS = 32  # of a step's columns
 TILE = 32  # cells decoded at a time
@@ -38,8 +40,10 @@ def _attend(  # type: ignore[no-untyped-def]
     q, gate, out, sums, maxima, totals, blocks, chosen, slots, positions, pages, page_stride, codes, scales, scale,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    release(OVERLAP)
+    wait(OVERLAP)
     t, kv, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     position = tl.load(positions + t)
     slot = tl.load(slots + t)
@@ -100,8 +104,13 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _merge(sums, maxima, totals, gate, out, D: tl.constexpr, SPLITS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _merge(  # type: ignore[no-untyped-def]
+    sums, maxima, totals, gate, out_q, out_d, out_s, out_x, out_blocks,
+    HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     """One head of one token: its runs, gated. Runs without cells have a maximum of -inf."""
+    release(OVERLAP)
+    wait(OVERLAP)
     head = tl.program_id(0).to(tl.int64)
     s = tl.arange(0, SPLITS)
     d = tl.arange(0, D)
@@ -112,23 +121,28 @@ def _merge(sums, maxima, totals, gate, out, D: tl.constexpr, SPLITS: tl.constexp
     live = maximum > float("-inf")
     mixed = tl.sum(share[:, None] * tl.load(sums + piece, mask=live[:, None], other=0.0), 0)
     open = tl.sigmoid(tl.load(gate + head * D + d))
-    tl.store(out + head * D + d, mixed / total * open)
+    if QUANTISED:
+        store_blocks(tl.reshape(mixed / total * open, [D // 32, 32]), head // HEADS, head % HEADS * (D // 32), out_blocks,
+                     out_q, out_d, out_s, out_x, D // 32, True)  # fmt: skip
+    else:
+        tl.store(out_x + head * D + d, mixed / total * open)
 
 
 def sparse_attention(
     q: torch.Tensor, gate: torch.Tensor, memory: AttentionMemory, columns: Columns,
     blocks: torch.Tensor | None, chosen: torch.Tensor | None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor | Quantised:  # fmt: skip
     """Attention of queries [T, heads, D] over their chosen blocks and tails, gated: [T, heads*D].
 
-    blocks None, or a count below 0, means every past token.
+    A step's is quantised where blocks fit heads. blocks None, or a count below 0, means every past token.
     """
     tokens, heads, dim = q.shape
     kv_heads = memory.codes.shape[1]
     group = heads // kv_heads
     step = columns.parts is not None
     splits = SPLITS if step else 1
-    out = torch.empty(tokens, heads * dim, dtype=torch.float32, device=q.device)
+    quantised = step and dim % 32 == 0
+    out = torch.empty(0 if quantised else tokens, heads * dim, dtype=torch.float32, device=q.device)
     pieces = tokens * heads * splits if step else 0
     sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
     maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
@@ -140,8 +154,15 @@ def sparse_attention(
         GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
         BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits, TILE=TILE // 2 if step else TILE,
-        PRECISION=exact(q.device) if step else fast(q.device), num_warps=4,
+        PRECISION=exact(q.device) if step else fast(q.device), OVERLAP=target(q.device).overlap, num_warps=4,
+        **overlapped(q.device),
     )  # fmt: skip
-    if step:
-        _merge[(tokens * heads,)](sums, maxima, totals, gate, out, D=dim, SPLITS=splits, num_warps=4)
-    return out
+    if not step:
+        return out
+    room = room_for(tokens, heads * dim, True, q.device) if quantised else None
+    places = (room.q, room.d, room.s, room.x, room.blocks) if room else (out, out, out, out, 0)
+    _merge[(tokens * heads,)](
+        sums, maxima, totals, gate, *places, HEADS=heads, D=dim, SPLITS=splits, QUANTISED=quantised,
+        OVERLAP=target(q.device).overlap, num_warps=4, **overlapped(q.device),
+    )  # fmt: skip
+    return room or out

@@ -12,9 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
+from .activation import Quantised, room_for, store_blocks
 from .columns import BASE, COUNT, FIRST, PARITY, PART_SLOT, PENDING, Columns
-from .launch import COLUMNS
+from .launch import COLUMNS, overlapped
 from .state import GdnMemory
+from .target import release, target, wait
 
 VALUES = 32  # columns of the state in one program
 L2_EPS = 1e-6
@@ -60,11 +62,14 @@ def _entered(state, k, u, decay):  # type: ignore[no-untyped-def]
 @triton.jit
 def _gdn_columns(  # type: ignore[no-untyped-def]
     qkv, z, beta, alpha, qkv_stride, z_stride, beta_stride, alpha_stride,
-    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, answers, arrived, out, parts, eps, q_scale, l2_eps,
+    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, answers, arrived, parts, eps, q_scale, l2_eps,
+    out_q, out_d, out_s, out_x, out_blocks,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, CHANNELS: tl.constexpr,
     KERNEL: tl.constexpr, RING: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
     PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
+    QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    release(OVERLAP)
     part, head, tile = tl.program_id(2), tl.program_id(1), tl.program_id(0)
     count = tl.load(parts + COUNT * COLUMNS + part)
     if count > 0:
@@ -84,6 +89,7 @@ def _gdn_columns(  # type: ignore[no-untyped-def]
             u = tl.load(past_u + ((old + column) * HEADS + head) * D + v)
             state = _entered(state, k, u, tl.load(past_decay + (old + column) * HEADS + head))
         tl.store(place, state)
+        wait(OVERLAP)  # nothing above was written by the launches before this one
 
         new = (slot * 2 + parity) * COLUMNS
         rate, bias = tl.load(a + head), tl.load(dt_bias + head)
@@ -124,7 +130,13 @@ def _gdn_columns(  # type: ignore[no-untyped-def]
                 answer = tl.load(answers + (row * HEADS + head) * D + i, volatile=True)
                 answer = answer * tl.rsqrt(tl.sum(answer * answer, 0) / D + eps) * gamma
                 open = tl.sigmoid(tl.load(z + row * z_stride + head * D + i).to(tl.float32))
-                tl.store(out + (row * HEADS + head) * D + i, answer * open)
+                if QUANTISED:
+                    store_blocks(tl.reshape(answer * open, [D // 32, 32]), row, head * (D // 32), out_blocks,
+                                 out_q, out_d, out_s, out_x, D // 32, True)  # fmt: skip
+                else:
+                    tl.store(out_x + (row * HEADS + head) * D + i, answer * open)
+    else:
+        wait(OVERLAP)
 
 
 @triton.jit(do_not_specialize=["slot", "pending", "parity"])
@@ -148,8 +160,8 @@ def _settle(  # type: ignore[no-untyped-def]
 def gdn_columns(
     weights: object, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns,
     arrived: torch.Tensor, eps: float,
-) -> torch.Tensor:  # fmt: skip
-    """The raw projections (qkv, z, beta, alpha) of a step's columns to [T, heads*D].
+) -> torch.Tensor | Quantised:  # fmt: skip
+    """The raw projections (qkv, z, beta, alpha) of a step's columns to [T, heads*D], quantised where blocks fit heads.
 
     arrived: int32 [16 * heads], zero before and after.
     """
@@ -157,17 +169,20 @@ def gdn_columns(
     tokens = len(qkv)
     key_heads, dim = memory.k.shape[3:]
     heads = memory.u.shape[3]
-    out = torch.empty(tokens, heads * dim, dtype=torch.float32, device=qkv.device)
-    answers = torch.empty_like(out)
+    answers = torch.empty(tokens, heads * dim, dtype=torch.float32, device=qkv.device)
+    out = room_for(tokens, heads * dim, True, qkv.device) if dim % 32 == 0 else torch.empty_like(answers)
+    places = (out.q, out.d, out.s, out.x, out.blocks) if isinstance(out, Quantised) else (out, out, out, out, 0)
+    to = target(qkv.device)
     values = min(VALUES, dim)
     _gdn_columns[(dim // values, heads, tokens)](
         qkv, z, beta, alpha, qkv.stride(0), z.stride(0), beta.stride(0), alpha.stride(0),
         weights.conv, weights.dt_bias, weights.a, weights.norm,  # type: ignore[attr-defined]
-        memory.memory, memory.conv, memory.k, memory.u, memory.decay, answers, arrived, out, columns.parts,
-        eps, dim**-0.5, L2_EPS,
+        memory.memory, memory.conv, memory.k, memory.u, memory.decay, answers, arrived, columns.parts,
+        eps, dim**-0.5, L2_EPS, *places,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=qkv.shape[1],
         KERNEL=memory.conv.shape[1] - COLUMNS + 1, RING=memory.conv.shape[1], COLUMNS=COLUMNS,
-        FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, num_warps=4,
+        FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY,
+        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=4, **overlapped(qkv.device),
     )  # fmt: skip
     return out
 

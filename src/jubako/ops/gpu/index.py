@@ -13,8 +13,9 @@ import triton
 import triton.language as tl
 
 from .columns import BASE, COUNT, FIRST, PART_SLOT, Columns
-from .launch import COLUMNS, exact, power_of_two
+from .launch import COLUMNS, exact, overlapped, power_of_two
 from .state import PAGE, AttentionMemory
+from .target import release, target, wait
 
 BUCKET_BITS = 18  # lower bits of a score that a bucket leaves open
 BUCKETS = 1 << (31 - BUCKET_BITS)
@@ -47,9 +48,11 @@ def _score_columns(  # type: ignore[no-untyped-def]
     HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, RATIO: tl.constexpr,
     PER_PAGE: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
     FIRST: tl.constexpr, COUNT: tl.constexpr, PART_SLOT: tl.constexpr, BASE: tl.constexpr,
-    BUCKET_BITS: tl.constexpr, BUCKETS: tl.constexpr,
+    BUCKET_BITS: tl.constexpr, BUCKETS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One tile of blocks for all columns of one part: the keys are read once."""
+    release(OVERLAP)
+    wait(OVERLAP)
     part = tl.program_id(1)
     count = tl.load(parts + COUNT * COLUMNS + part)
     base = tl.load(parts + BASE * COLUMNS + part)
@@ -119,7 +122,7 @@ def score_columns(
         HEADS=heads, HEAD_ROWS=power_of_two(heads), D=dim, BLOCK_D=max(16, power_of_two(dim)), RATIO=memory.ratio,
         PER_PAGE=PAGE // memory.ratio, TILE=TILE, COLUMNS=COLUMNS, PRECISION=exact(q.device),
         FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, BUCKET_BITS=BUCKET_BITS, BUCKETS=BUCKETS,
-        num_warps=4,
+        OVERLAP=target(q.device).overlap, num_warps=4, **overlapped(q.device),
     )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ import torch
 import triton
 from triton.runtime import interpreter
 
+from .target import target
+
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 # Columns that the decode kernels take; what one gets does not depend on how many there are.
@@ -44,6 +46,11 @@ def exact(device: torch.device) -> str:
 def fast(device: torch.device) -> str:
     """`input_precision` of a tl.dot where eleven bits of each factor are enough."""
     return "tf32" if has_tf32(device) else "ieee"
+
+
+def overlapped(device: torch.device) -> dict[str, Any]:
+    """Compiler options of a kernel that may start while the one before drains; it must call `wait` in every program."""
+    return {"launch_pdl": True} if target(device).overlap else {}
 
 
 def power_of_two(n: int) -> int:

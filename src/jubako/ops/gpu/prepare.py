@@ -13,8 +13,9 @@ import triton
 import triton.language as tl
 
 from .columns import Columns
-from .launch import power_of_two
+from .launch import overlapped, power_of_two
 from .state import PAGE, AttentionMemory
+from .target import release, target, wait
 
 
 @triton.jit
@@ -157,8 +158,10 @@ def _prepare(  # type: ignore[no-untyped-def]
     q_stride, k_stride, v_stride, index_q_stride, index_k_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr,
     BITS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr,
-    INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, INDEX_BLOCK: tl.constexpr,
+    INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, INDEX_BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    release(OVERLAP)
+    wait(OVERLAP)
     t, unit = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + t)
     slot = tl.load(slots + t)
@@ -248,7 +251,8 @@ def attention_prepare(
         HEADS=heads, KV_HEADS=kv_heads, D=dim, PAIRS=len(rope.frequencies),
         GROUPS=memory.scales.shape[-1], BITS=8 if memory.codes.dtype == torch.int8 else 16, PAGE=PAGE,
         RATIO=max(memory.ratio, 1), RING=memory.raw.shape[1], KEEP=columns.parts is not None,
-        INDEX_HEADS=max(index_heads, 1), INDEX_D=index_dim, INDEX_BLOCK=power_of_two(index_dim), num_warps=2,
+        INDEX_HEADS=max(index_heads, 1), INDEX_D=index_dim, INDEX_BLOCK=power_of_two(index_dim),
+        OVERLAP=target(device).overlap, num_warps=2, **overlapped(device),
     )  # fmt: skip
     if indexer is not None and columns.parts is None:
         keep_ring(index_k, memory.raw, columns.slot, columns.start, memory.ratio - 1)

@@ -13,7 +13,9 @@ import triton.language as tl
 
 from .columns import Columns
 from .index import BUCKET_BITS, BUCKETS, score_columns, score_prompt
+from .launch import overlapped
 from .state import AttentionMemory
+from .target import release, target, wait
 
 CHUNK = 4096  # scores read at a time for a step's columns; a prompt's programs are many and small
 PROMPT_CHUNK = 1024
@@ -34,8 +36,10 @@ def _from_above(counts, wanted, BINS: tl.constexpr):  # type: ignore[no-untyped-
 def _select(  # type: ignore[no-untyped-def]
     scores, counts, blocks, chosen, candidates, positions, max_blocks,
     BUDGET: tl.constexpr, BUDGET_BLOCK: tl.constexpr, RATIO: tl.constexpr, CHUNK: tl.constexpr,
-    BUCKET_BITS: tl.constexpr, BUCKETS: tl.constexpr, COUNTED: tl.constexpr,
+    BUCKET_BITS: tl.constexpr, BUCKETS: tl.constexpr, COUNTED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    release(OVERLAP)
+    wait(OVERLAP)
     t = tl.program_id(0).to(tl.int64)
     complete = (tl.load(positions + t) + 1) // RATIO
     keys = (scores + t * max_blocks).to(tl.pointer_type(tl.int32), bitcast=True)
@@ -147,5 +151,5 @@ class Selector:
             scores, self.counts, blocks, chosen, candidates, positions, scores.shape[1],
             BUDGET=self.budget, BUDGET_BLOCK=triton.next_power_of_2(self.budget), RATIO=ratio,
             CHUNK=CHUNK if counted else PROMPT_CHUNK, BUCKET_BITS=BUCKET_BITS, BUCKETS=BUCKETS, COUNTED=counted,
-            num_warps=16 if counted else 4,
+            OVERLAP=target(scores.device).overlap, num_warps=16 if counted else 4, **overlapped(scores.device),
         )  # fmt: skip

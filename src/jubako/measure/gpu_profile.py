@@ -1,0 +1,66 @@
+"""Where a GPU step's time goes: kernels by name, and the stages they belong to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+# The stage of a kernel, by a part of its name; the first that fits.
+STAGES = {
+    "gdn": ("_gdn_columns", "_settle", "_mix_channels", "_solve_chunks", "_run_chunks", "_gate_answers"),
+    "attention": ("_prepare", "_score_", "_select", "_attend", "_merge", "_keep_ring"),
+    "n-gram": ("_rows", "_gate", "_smooth"),
+    "hyper-connections": ("hyper", "mix_kernel", "inject"),
+    "experts": ("expert", "gate_up", "down_kernel"),
+    "routing": ("route", "top_k"),
+    "dense products": ("linear", "quantize", "row_tile", "gemm", "cutlass", "nvjet", "decode"),
+    "head": ("argmax", "reduce_kernel", "head"),
+}
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel's share of a step: microseconds and launches."""
+
+    name: str
+    stage: str
+    microseconds: float
+    launches: float
+
+
+def stage_of(name: str) -> str:
+    """The stage that a kernel's name belongs to."""
+    for stage, parts in STAGES.items():
+        if any(part in name for part in parts):
+            return stage
+    return "other"
+
+
+def kernel_times(work: Callable[[], None], repeats: int, trace: Path | None = None) -> list[KernelTime]:
+    """Kernels of one call of `work`, slowest first, the mean of `repeats`. trace: a file that a browser opens."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:
+        for _ in range(repeats):
+            work()
+        torch.cuda.synchronize()
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in recorded.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times[event.name].append(float(event.device_time))
+    if trace is not None:
+        recorded.export_chrome_trace(str(trace))
+    found = [KernelTime(name, stage_of(name), sum(t) / repeats, len(t) / repeats) for name, t in times.items()]
+    return sorted(found, key=lambda kernel: -kernel.microseconds)
+
+
+def stages(kernels: list[KernelTime]) -> dict[str, float]:
+    """Milliseconds of each stage, largest first."""
+    sums: dict[str, float] = defaultdict(float)
+    for kernel in kernels:
+        sums[kernel.stage] += kernel.microseconds / 1000
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
