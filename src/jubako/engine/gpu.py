@@ -45,7 +45,7 @@ class GpuExecutor:
         Raises MachineError when it does not fit.
         """
         self.config = network.config
-        context = context or self.config.context_length
+        self.context = context = context or self.config.context_length
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         try:
             self.ops = GpuOps(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import index
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..arch.config import Config
 from ..arch.weights import Network, load_network
 from ..core import Constraint, Request, SamplingParams, ThinkingBudget, whole
-from ..errors import RequestError
+from ..errors import MachineError, RequestError
 from ..files import ModelFiles, open_model
 from ..text.model_text import load_template, load_tokenizer
 from ..text.rules import TokenRule, build_rules
@@ -20,12 +21,14 @@ from .depth import Costs
 from .draft import DraftOptions
 from .executor import Executor
 from .generate import Generation
+from .gpu_device import gpu_executor, may_have_gpu
 from .session import Session
 
 if TYPE_CHECKING:
     import torch
 
-DEVICES = ("auto", "cpu", "reference")
+log = logging.getLogger(__name__)
+DEVICES = ("auto", "cuda", "cpu", "reference")
 CHUNK = 512  # prompt tokens read per pass: enough for each expert to see a matrix, small enough for the caches
 
 
@@ -42,7 +45,8 @@ def load(
 
     path     a GGUF file, any part of a split set, a directory with a safetensors checkpoint, or a list: the trunk
              first, then override files, a draft-layer file, an n-gram side file
-    device   "cpu", "reference" (plain float32 torch, slow, the specification), or "auto"
+    device   "cuda" (a GPU, AMD's too), "cpu", "reference" (plain float32 torch, slow, the specification), or "auto":
+             the GPU if there is one and the model fits, else the CPU
     threads  CPU threads; None: one per physical core this process may use
     kv_bits  8 or 16: how keys and values are cached
     context  tokens a session may hold; None: what the file allows
@@ -59,15 +63,22 @@ def load(
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = open_model([Path(p) for p in paths])
     network = load_network(files, compress_ratio)
-    executor = _executor(network, device, threads, kv_bits)
+    executor = _executor(network, device, threads, kv_bits, context)
     return Model(network, executor, files, context)
 
 
-def _executor(network: Network, device: str, threads: int | None, kv_bits: int) -> Executor:
+def _executor(network: Network, device: str, threads: int | None, kv_bits: int, context: int | None) -> Executor:
     if device == "reference":
         from .reference import ReferenceExecutor
 
         return ReferenceExecutor(network)
+    if device == "cuda" or (device == "auto" and may_have_gpu()):
+        try:
+            return gpu_executor(network, kv_bits, context)
+        except MachineError as error:
+            if device == "cuda":
+                raise
+            log.warning("the CPU is used: %s", error)
     from .cpu import CpuExecutor
 
     return CpuExecutor(network, threads=threads, kv_bits=kv_bits)
@@ -85,13 +96,14 @@ class Model:
         self.executor = executor
         self.paths = files.paths
         self.costs = Costs()
-        self.context = _context(self.config, context)
+        self.context = min(_context(self.config, context), getattr(executor, "context", self.config.context_length))
         self.tokenizer: Tokenizer | None = load_tokenizer(files)
         self.template: ChatTemplate | None = load_template(files, self.tokenizer) if self.tokenizer else None
 
     def session(self, context: int | None = None) -> Session:
         """An empty sequence with room for `context` tokens (the model's by default)."""
-        return Session(self.executor, self.context if context is None else _context(self.config, context), CHUNK)
+        chunk = getattr(self.executor, "chunk", CHUNK)
+        return Session(self.executor, self.context if context is None else _context(self.config, context), chunk)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; spelled special tokens stay text. Raises RequestError without a vocabulary."""

@@ -18,6 +18,12 @@ from .select import Selector
 from .state import AttentionMemory, GdnMemory, StatePool
 
 
+def index_ratios(network: arch.Network) -> list[int | None]:
+    """Tokens per index block of each layer, the draft layer last; 0 where attention is dense, None in a GDN layer."""
+    layers = [*network.layers, *([network.draft.layer] if network.draft else [])]
+    return [None if isinstance(layer.mixer, arch.Gdn) else layer.mixer.ratio for layer in layers]
+
+
 class GpuOps:
     """The operations on one network. Owns the prepared weights, all sequences' memory and the kernels' work space."""
 
@@ -39,8 +45,7 @@ class GpuOps:
         config = network.config
         self.config, self.device = config, device
         self.weights = weights.prepare(network, device, source)
-        layers = [*network.layers, *([network.draft.layer] if network.draft else [])]
-        ratios = [None if isinstance(layer.mixer, arch.Gdn) else layer.mixer.ratio for layer in layers]
+        ratios = index_ratios(network)
         self.pool = StatePool(config, ratios, slots, tokens, context, kv_bits, device)
         self.rope = prepare.Rope(config.rope_frequencies().to(device), config.rope_magnitude)
         self.hash = ngram.Hash.of(config, device)

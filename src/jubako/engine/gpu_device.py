@@ -1,0 +1,116 @@
+"""Which GPU there is, what stands in its way, and an executor on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..arch.config import Config
+from ..arch.network import Network
+from ..arch.tensor import Tensor
+from ..errors import MachineError
+
+if TYPE_CHECKING:
+    import torch
+
+    from .gpu import GpuExecutor
+
+log = logging.getLogger(__name__)
+OLDEST = (7, 0)  # compute capability: Volta
+RESERVE = 1 << 30  # bytes of the card left for activations, graphs and the driver
+_NODES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # a driver's device files: NVIDIA's, AMD's, and those of WSL
+
+
+def may_have_gpu() -> bool:
+    """Whether looking closer pays: importing torch takes seconds."""
+    return any(Path(node).exists() for node in _NODES)
+
+
+def open_gpu() -> torch.device:
+    """The GPU to use. Raises MachineError with the one thing that is missing."""
+    import torch
+
+    advice = "use device cpu, or"
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise MachineError(f"this torch ({torch.__version__}) was built for CPUs only; {advice} install one for your GPU")
+    if find_spec("triton") is None:
+        raise MachineError(f"Triton is not installed and the GPU kernels need it; {advice} run: pip install triton")
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+        raise MachineError(f"no GPU can be used: {reason}; {advice} mend the driver") from error
+    if torch.cuda.device_count() == 0:
+        raise MachineError(f"there is no GPU that torch can see; {advice} check the driver and CUDA_VISIBLE_DEVICES")
+    device = torch.device("cuda", torch.cuda.current_device())
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < OLDEST:
+        found = "{}.{}".format(*torch.cuda.get_device_capability(device))
+        raise MachineError(
+            f"{torch.cuda.get_device_name(device)} has compute capability {found}; {advice} a card of 7.0 or newer"
+        )
+    return device
+
+
+def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences: int = 2) -> GpuExecutor:
+    """An executor on this machine's GPU. context None: the network's, or as much of it as fits.
+
+    Raises MachineError when there is no GPU, or when the model does not fit and what would.
+    """
+    device = open_gpu()
+    import torch
+
+    from .gpu import GpuExecutor
+
+    free = torch.cuda.mem_get_info(device)[0] - RESERVE
+    room = tokens_that_fit(network, kv_bits, sequences, free - weight_bytes(network))
+    name = torch.cuda.get_device_name(device)
+    if room < 64:
+        raise MachineError(
+            f"{name} has {free / 1e9:.1f} GB free; this model's weights take {weight_bytes(network) / 1e9:.1f} GB, and its "
+            "state comes on top; use device cpu, or a smaller file"
+        )
+    wanted = context or network.config.context_length
+    if wanted > room:
+        if context is not None:
+            raise MachineError(f"{name} has room for {room} tokens beside the weights; {context} were asked for")
+        log.warning("%s has room for %d of the model's %d tokens of context", name, room, wanted)
+    return GpuExecutor(network, device, kv_bits=kv_bits, context=min(wanted, room), sequences=sequences)
+
+
+def tokens_that_fit(network: Network, kv_bits: int, sequences: int, room: int) -> int:
+    """Tokens of one sequence whose state `room` bytes hold, a multiple of 64; `sequences` share them."""
+    few, many = (state_bytes(network, kv_bits, sequences, tokens) for tokens in (64, 64 * 1025))
+    each = (many - few) / (64 * 1024)
+    return max(0, int((room - few) / each) // 64 * 64 + 64)
+
+
+def state_bytes(network: Network, kv_bits: int, sequences: int, tokens: int) -> int:
+    """Bytes of all sequences' memory on the card."""
+    import torch
+
+    from ..ops.gpu.ops import index_ratios
+    from ..ops.gpu.state import StatePool
+
+    ratios = index_ratios(network)
+    return StatePool(network.config, ratios, sequences, tokens, tokens, kv_bits, torch.device("meta")).nbytes()
+
+
+def weight_bytes(network: Network) -> int:
+    """Bytes that the weights take on a card. The n-gram table is not among them: it stays in RAM."""
+    total = sum(tensor.nbytes for tensor in _tensors(network))
+    return total - sum(layer.ngram.table.nbytes for layer in network.layers if layer.ngram is not None)
+
+
+def _tensors(part: object) -> Iterator[Tensor]:
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, list):
+        for item in part:
+            yield from _tensors(item)
+    elif is_dataclass(part) and not isinstance(part, Config):
+        for field in fields(part):
+            yield from _tensors(getattr(part, field.name))
