@@ -16,6 +16,7 @@ from .. import __version__
 from ..errors import JubakoError
 from . import page, state
 from .answer import Service
+from .anthropic import messages
 from .body import Bodies, BodyLimits
 from .front import Front
 from .guard import Guard
@@ -23,7 +24,7 @@ from .openai import chat, completions, models, tokens
 from .problems import Problem, problem_of, shape_for
 from .stream import ClientGone
 
-ROUTERS = (chat.router, completions.router, models.router, tokens.router, state.router)
+ROUTERS = (chat.router, completions.router, messages.router, models.router, tokens.router, state.router)
 
 
 def build(service: Service, guard: Guard, limits: BodyLimits) -> ASGIApp:
