@@ -1,5 +1,6 @@
 """Quantised forms of the tiny network."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from jubako.files import GgufWriter, read_gguf
 from jubako.quant import encode
 from jubako.quant.types import block_type
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
 
 
 @pytest.fixture(scope="session")

@@ -74,9 +74,9 @@ class PrefixStore:
             pass
         return checkpoint if self.holds(checkpoint) else None
 
-    def make_room(self, pages: int) -> bool:
-        """Drop checkpoints until so many pages are free; False if it can't be done."""
-        while self.pool.pages.free < pages and self._drop_least():
+    def make_room(self, pages: int, spare: Checkpoint | None = None) -> bool:
+        """Drop checkpoints other than `spare` until so many pages are free; False if it can't be done."""
+        while self.pool.pages.free < pages and self._drop_least(spare):
             pass
         return self.pool.pages.free >= pages
 
@@ -93,9 +93,9 @@ class PrefixStore:
             if other.parent is checkpoint:
                 other.parent = checkpoint.parent
 
-    def _drop_least(self) -> bool:
+    def _drop_least(self, spare: Checkpoint | None = None) -> bool:
         now = time.monotonic()
-        idle = [checkpoint for checkpoint in self._found.values() if not checkpoint.busy]
+        idle = [checkpoint for checkpoint in self._found.values() if not checkpoint.busy and checkpoint is not spare]
         if idle:
             self.drop(min(idle, key=lambda checkpoint: self._worth(checkpoint, now)))
         return bool(idle)

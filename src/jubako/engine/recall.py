@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,20 +40,19 @@ class Recall:
         self._hits += 1
         return len(checkpoint)
 
-    def save(self, state: Any, ids: list[int]) -> Checkpoint | None:
-        """Keep what `state` is after `ids`; None if that is known already or too large."""
+    def save(self, state: Any, ids: Sequence[int], durable: bool) -> None:
+        """Keep what `state` is after `ids`, as far as it is new. durable: worth a place on the disk, too."""
         checkpoint = self.prefix.add(ids, state.save())
-        if checkpoint is not None and self._store is not None:
+        if checkpoint is not None and durable and self._store is not None:
             self._store.offer(checkpoint)
-        return checkpoint
 
-    def make_room(self, pages: int) -> bool:
-        """Free so many pages, at the cost of checkpoints, those on their way to the disk last. False: it can't be."""
-        if self.prefix.make_room(pages):
+    def make_room(self, pages: int, spare: Checkpoint | None = None) -> bool:
+        """Free so many pages, at the cost of checkpoints other than `spare`. False: it can't be done."""
+        if self.prefix.make_room(pages, spare):
             return True
         if self._store is not None:
-            self._store.drain()
-        return self.prefix.make_room(pages)
+            self._store.drain()  # what is on its way to the disk has to stay until it is there
+        return self.prefix.make_room(pages, spare)
 
     def poll(self) -> None:
         """Let go of what the disk has got meanwhile."""
@@ -82,17 +82,8 @@ class Recall:
         if self._store is None:
             return known
         length = self._store.find(ids, len(known) if known else 0)
-        if length and self._with_room(known, -(-length // self._pool.page_tokens)):
+        if length and self.make_room(-(-length // self._pool.page_tokens), spare=known):
             saved = self._store.load(ids, known)
             if saved is not None:
                 self.prefix.add(ids[: saved.position], saved)
         return self.prefix.find(ids)
-
-    def _with_room(self, known: Checkpoint | None, pages: int) -> bool:
-        """`make_room` that leaves `known` where it is."""
-        if known is None:
-            return self.make_room(pages)
-        before, known.busy = known.busy, True
-        fits = self.make_room(pages)
-        known.busy = known.busy and before
-        return fits

@@ -11,7 +11,6 @@ import numpy as np
 from ..core import GenerationStats, Reading, Request, TokenChoice
 from ..text.rules import TokenRule
 from .answer import Answer
-from .checkpoint import Checkpoint
 from .draft import DraftOptions, Speculation
 
 
@@ -20,7 +19,6 @@ class Running:
 
     tokens     of prompt and answer; the state has read the first `state.position`
     positions  lengths at which checkpoints are still to be taken, rising
-    made       checkpoints that it took
     served     turn of the scheduler at which it was last at work
     """
 
@@ -29,9 +27,9 @@ class Running:
     ) -> None:
         self.request, self.state = request, state
         self.answer = Answer(request, context, rules)
+        self.prompt = np.array(request.prompt, np.int32)
         self.tokens = list(request.prompt)
         self.positions: list[int] = []
-        self.made: list[Checkpoint] = []
         self.served = 0
         self.speculation: Speculation | None = None
         self._options = options

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
-from ..core import Event, Failed, Finished, Request, TokenChoice, Tokens, whole
+from ..core import Event, Failed, Finished, GenerationStats, Request, TokenChoice, Tokens, whole
 from ..errors import JubakoError, MachineError, RequestError
 from ..text.rules import TokenRule
-from .checkpoint import checkpoint_positions
+from .checkpoint import SPACING, checkpoint_positions
 from .draft import DraftOptions, verify
 from .executor import STEP_COLUMNS
 from .gauges import Gauges
@@ -29,7 +29,14 @@ PAUSE = 0.25  # seconds that the chunk of a prompt may hold up those who decode
 SMALLEST_CHUNK = 64
 WORTH_WAITING = 256  # tokens of a common beginning for which a request waits until another has read them
 
-Waiting = tuple[Request, Sequence[TokenRule]]
+
+class Waiting(NamedTuple):
+    """A request that has not begun, with its prompt as int32."""
+
+    request: Request
+    rules: Sequence[TokenRule]
+    options: DraftOptions
+    prompt: np.ndarray
 
 
 class Scheduler:
@@ -87,7 +94,8 @@ class Scheduler:
             raise RequestError(
                 f"{len(ids)} tokens do not fit in the context of {self.model.context}; shorten the prompt"
             )
-        self._waiting.append((request, self.model.rules(request)))
+        options = DraftOptions(self._drafts if request.drafts is None else request.drafts)
+        self._waiting.append(Waiting(request, self.model.rules(request), options, np.array(ids, np.int32)))
 
     def cancel(self, id: str) -> None:
         """End a request with the next step; what it has read is kept for others. Unknown ids are ignored."""
@@ -136,63 +144,60 @@ class Scheduler:
     # Joining and leaving
 
     def _ids(self) -> set[str]:
-        return {run.id for run in self._running} | {request.id for request, _ in self._waiting}
+        return {run.id for run in self._running} | {waiting.request.id for waiting in self._waiting}
 
     def _admit(self, events: list[tuple[str, Event]]) -> None:
         """Let waiting requests begin, in their order, as far as states and pages are there."""
         postponed: list[Waiting] = []
         while self._waiting and len(self._room.idle) > len(postponed):
-            request, rules = self._waiting[0]
-            if not self._room.fits(request, self._running):
+            if not self._room.fits(self._waiting[0].request, self._running):
                 break
-            del self._waiting[0]
-            if self._will_be_read(request):
-                postponed.append((request, rules))
+            waiting = self._waiting.pop(0)
+            if self._will_be_read(waiting.prompt):
+                postponed.append(waiting)
                 continue
             try:
-                self._start(request, rules, events)
+                run = self._start(waiting)
+                events.append((run.id, run.progress))
             except Exception as error:
-                events.append((request.id, _failure(error)))
+                self._room.idle[-1].reset()
+                events.append((waiting.request.id, _failure(error)))
         self._waiting[:0] = postponed
 
-    def _start(self, request: Request, rules: Sequence[TokenRule], events: list[tuple[str, Event]]) -> None:
-        most = self._drafts if request.drafts is None else request.drafts
-        run = Running(request, self._room.idle[-1], self.model.context, rules, DraftOptions(most))
-        ids = np.array(request.prompt, np.int32)
-        cached = self._recall.resume(run.state, ids)
+    def _start(self, waiting: Waiting) -> Running:
+        """Give it a state and what is known of its prompt."""
+        request, state = waiting.request, self._room.idle[-1]
+        run = Running(request, state, self.model.context, waiting.rules, waiting.options)
+        cached = self._recall.resume(state, run.prompt)
         run.stats.cached_tokens = cached
-        self._gauges.cached_tokens += cached
-        run.positions = checkpoint_positions(len(ids), cached, request.keep, self._room.pool.page_tokens)
+        run.positions = checkpoint_positions(len(run.prompt), cached, request.keep, self._room.pool.page_tokens)
         run.served = self._turn
+        self._gauges.cached_tokens += cached
         self._room.idle.pop()
         self._running.append(run)
-        events.append((run.id, run.progress))
+        return run
 
-    def _will_be_read(self, request: Request) -> bool:
-        """Whether another prompt that begins alike is being read, far enough ahead to wait for it."""
-        ids = np.array(request.prompt, np.int32)
+    def _will_be_read(self, prompt: np.ndarray) -> bool:
+        """Whether another prompt is about to read a long beginning of this one; it will leave a checkpoint there."""
         known: int | None = None
         for run in self._running:
-            if not run.reading:
+            common = min(_common(prompt, run.prompt), len(prompt) - 1) if run.reading else 0
+            if common <= run.state.position:
                 continue
-            common = min(_common(ids, np.array(run.request.prompt, np.int32)), len(ids) - 1)
-            if common < run.state.position + WORTH_WAITING:
-                continue
-            if known is None:
-                known = self._recall.known(ids)
+            known = self._recall.known(prompt) if known is None else known
             if common < known + WORTH_WAITING:
                 continue
-            if common not in run.positions:
-                run.positions = sorted([*run.positions, common])
+            run.positions = sorted({*run.positions, common})
             return True
         return False
 
     def _end_cancelled(self, events: list[tuple[str, Event]]) -> None:
-        for request, _ in [waiting for waiting in self._waiting if waiting[0].id in self._cancelled]:
-            stats = Running(request, None, self.model.context, (), DraftOptions()).stats
-            stats.finish_reason = "cancelled"
-            events.append((request.id, Finished(stats)))
-        self._waiting = [waiting for waiting in self._waiting if waiting[0].id not in self._cancelled]
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if one.request.id in self._cancelled:
+                events.append((one.request.id, Finished(GenerationStats(len(one.prompt), finish_reason="cancelled"))))
+            else:
+                self._waiting.append(one)
         for run in [run for run in self._running if run.id in self._cancelled]:
             self._finish(run, "cancelled", events)
         self._cancelled.clear()
@@ -205,10 +210,6 @@ class Scheduler:
         events.append((run.id, Finished(run.stats)))
 
     def _fail(self, run: Running, error: Exception, events: list[tuple[str, Event]]) -> None:
-        """Nothing that this request has computed is believed any more."""
-        for checkpoint in run.made:
-            if not checkpoint.busy:
-                self._recall.prefix.drop(checkpoint)
         self._leave(run)
         events.append((run.id, _failure(error)))
 
@@ -219,13 +220,11 @@ class Scheduler:
         self._gauges.drafts(run.stats.drafted, run.stats.accepted)
 
     def _save(self, run: Running) -> None:
-        """A checkpoint of what the state has read."""
-        read = run.tokens[: run.state.position]
-        if not read:
-            return
-        checkpoint = self._recall.save(run.state, read)
-        if checkpoint is not None:
-            run.made.append(checkpoint)
+        """A checkpoint of what the state has read; the disk gets all but those that only split a long prompt."""
+        position = run.state.position
+        if position > 0:
+            durable = position % SPACING != 0 or position in run.request.keep or not run.reading
+            self._recall.save(run.state, run.tokens[:position], durable)
 
     # Steps
 
@@ -240,19 +239,21 @@ class Scheduler:
         try:
             with self._gauges.stage("prefill"):
                 self._need(run.state.lacks(run.state.position + len(chunk)))
-                logits = self._executor.forward(chunk, run.state, last_only=True)
+                logits = self._executor.forward(chunk, run.state, last_only=True)[-1]
             seconds = self._gauges.spent()
             rate = len(chunk) / seconds
             self._read_rate = rate if self._read_rate == 0 else 0.7 * self._read_rate + 0.3 * rate
             self._owed = seconds if others else 0.0
-            with self._gauges.stage("checkpoint"):
-                if run.checkpoint_due():
+            if not np.isfinite(logits.max()):
+                raise JubakoError(f"the network's numbers broke down before position {run.state.position}")
+            if run.checkpoint_due():
+                with self._gauges.stage("checkpoint"):
                     self._save(run)
             events.append((run.id, run.progress))
             choices: list[TokenChoice] = []
             if run.state.position == len(run.request.prompt):
                 with self._gauges.stage("sample"):
-                    choices = run.begin(logits[-1])
+                    choices = run.begin(logits)
                 self._tell(run, choices, events)
             self._gauges.step(len(chunk), len(choices), 0)
         except Exception as error:
