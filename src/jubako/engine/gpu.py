@@ -57,9 +57,9 @@ class GpuExecutor:
             torch.cuda.empty_cache()
             free, total = torch.cuda.mem_get_info(device)
             raise MachineError(
-                f"the model with {tokens or context} tokens of context does not fit on {torch.cuda.get_device_name(device)}: "
-                f"{free / 1e9:.1f} of its {total / 1e9:.1f} GB are free; ask for a smaller context, a smaller file, or "
-                "the CPU"
+                f"the model with {tokens or context} tokens of context does not fit: {free / 1e9:.1f} of "
+                f"{torch.cuda.get_device_name(device)}'s {total / 1e9:.1f} GB are free; ask for a smaller context, a "
+                "smaller file, or the CPU"
             ) from error
         taken = torch.cuda.memory_allocated(device) - before if device.type == "cuda" else 0
         self.weight_bytes = max(taken - self.ops.pool.nbytes(), 0)
@@ -71,7 +71,9 @@ class GpuExecutor:
     def new_state(self, context: int) -> GpuState:
         """See `Executor.new_state`."""
         if context > self.ops.pool.context:
-            raise MachineError(f"a context of {context} tokens was asked for; memory is laid out for {self.ops.pool.context}")
+            raise MachineError(
+                f"a context of {context} tokens was asked for; memory is laid out for {self.ops.pool.context}"
+            )
         if not self.ops.pool.has_slot():
             gc.collect()  # states that nobody holds any more give their slots back
         return GpuState(self.ops.pool, context)

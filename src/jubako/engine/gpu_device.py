@@ -36,7 +36,9 @@ def open_gpu() -> torch.device:
 
     advice = "use device cpu, or"
     if torch.version.cuda is None and torch.version.hip is None:
-        raise MachineError(f"this torch ({torch.__version__}) was built for CPUs only; {advice} install one for your GPU")
+        raise MachineError(
+            f"this torch ({torch.__version__}) was built for CPUs only; {advice} install one for your GPU"
+        )
     if find_spec("triton") is None:
         raise MachineError(f"Triton is not installed and the GPU kernels need it; {advice} run: pip install triton")
     try:
@@ -70,8 +72,8 @@ def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences:
     name = torch.cuda.get_device_name(device)
     if room < 64:
         raise MachineError(
-            f"{name} has {free / 1e9:.1f} GB free; this model's weights take {weight_bytes(network) / 1e9:.1f} GB, and its "
-            "state comes on top; use device cpu, or a smaller file"
+            f"{name} has {free / 1e9:.1f} GB free; this model's weights take {weight_bytes(network) / 1e9:.1f} GB, and "
+            "its state comes on top; use device cpu, or a smaller file"
         )
     wanted = context or network.config.context_length
     if wanted > room:

@@ -5,6 +5,7 @@
 The graph ends by writing the next step's table for greedy decoding without the host: every column advances, and its id
 is the likeliest. A host that decides otherwise overwrites it.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .gpu_forward import logits as read
 
 
 @triton.jit
-def _advance(  # type: ignore[no-untyped-def]
+def _advance(
     table, ids, width, COLUMNS: tl.constexpr, IDS: tl.constexpr, POSITION: tl.constexpr, COUNT: tl.constexpr,
     BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr, SLOT: tl.constexpr, PART_SLOT: tl.constexpr,
 ):  # fmt: skip

@@ -146,7 +146,13 @@ class GpuBench:
         )
 
     def steps(
-        self, depth: int, width: int, repeats: int = 7, steps: int = 16, profiled: bool = False, trace: Path | None = None
+        self,
+        depth: int,
+        width: int,
+        repeats: int = 7,
+        steps: int = 16,
+        profiled: bool = False,
+        trace: Path | None = None,
     ) -> StepTime:
         """Time steps of `width` columns after `depth` tokens."""
         self.note(f"{width} columns at depth {depth}")
@@ -161,8 +167,8 @@ class GpuBench:
                 torch.cuda.synchronize()
                 runner.write(step_table([Part(ids, state.slot, depth, 0, 0)]))
 
-            def several() -> None:
-                for _ in range(steps):
+            def several(count: int = steps) -> None:
+                for _ in range(count):
                     runner.run(width)
 
             start()
@@ -172,7 +178,7 @@ class GpuBench:
                 start()
                 runs.append(1000 * _seconds(several) / steps)
             start()
-            kernels = kernel_times(lambda: runner.run(width), 4, trace) if profiled or trace else []
+            kernels = kernel_times(lambda: several(1), 4, trace) if profiled or trace else []
             host = self._host(state, depth, ids)
         finally:
             state.close()

@@ -73,7 +73,10 @@ class _Source:
         key = (planned.type.name, planned.deviation)
         if key not in self.pools:
             blocks = random_blocks(
-                planned.type, POOL_BYTES // planned.type.bytes, planned.deviation, generator_for(self.seed, planned.name)
+                planned.type,
+                POOL_BYTES // planned.type.bytes,
+                planned.deviation,
+                generator_for(self.seed, planned.name),
             )
             self.pools[key] = torch.from_numpy(np.ascontiguousarray(blocks)).to(self.device)
         return self.pools[key]

@@ -42,7 +42,15 @@ class Case:
         rope = Rope(sizes.rope_frequencies().to(self.device), sizes.rope_magnitude)
         projected = tuple(x[rows].to(self.device) for x in self.inputs)
         return attention_prepare(
-            self.weights, projected, self.memory, columns, rope, sizes.heads, sizes.kv_heads, sizes.index_heads, sizes.eps
+            self.weights,
+            projected,
+            self.memory,
+            columns,
+            rope,
+            sizes.heads,
+            sizes.kv_heads,
+            sizes.index_heads,
+            sizes.eps,
         )
 
     def run(self, rows: list[int], columns: Columns) -> torch.Tensor:

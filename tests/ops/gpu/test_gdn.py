@@ -77,7 +77,9 @@ def near(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) 
 
 
 @pytest.mark.parametrize("sizes", [(2, 6, 32), (3, 3, 16), (1, 2, 128)])
-def test_columns_equal_the_reference(rng: np.random.Generator, device: torch.device, sizes: tuple[int, int, int]) -> None:
+def test_columns_equal_the_reference(
+    rng: np.random.Generator, device: torch.device, sizes: tuple[int, int, int]
+) -> None:
     both = case(rng, device, 9, *sizes)
     position = pending = parity = 0
     for width in (1, 3, 1, 4):

@@ -4,6 +4,7 @@ A program takes the query heads of one key/value head of one token, and one of `
 launch merges the runs in order. How the cells are cut depends on the token's position alone. In a prompt there is one
 run, and no second launch. A cell is the place of one token.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MAX_GROUP = 64  # query heads of one key/value head
 
 
 @triton.jit
-def _decoded(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _decoded(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr):
     """Rows [TILE] of the cache as float32 [TILE, D]."""
     size: tl.constexpr = D // GROUPS
     g = tl.arange(0, GROUPS)
@@ -36,7 +37,7 @@ def _decoded(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr, T
 
 
 @triton.jit
-def _attend(  # type: ignore[no-untyped-def]
+def _attend(
     q, gate, out, sums, maxima, totals, blocks, chosen, slots, positions, pages, page_stride, codes, scales, scale,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
@@ -56,10 +57,7 @@ def _attend(  # type: ignore[no-untyped-def]
         from_blocks = 0
         tail = 0
     total = from_blocks + position + 1 - tail
-    if SPLITS > 1:
-        run = tl.cdiv(tl.cdiv(total, SPLITS), TILE) * TILE
-    else:
-        run = total
+    run = tl.cdiv(tl.cdiv(total, SPLITS), TILE) * TILE
     start = split * run
     end = tl.minimum(start + run, total)
 
@@ -104,7 +102,7 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _merge(  # type: ignore[no-untyped-def]
+def _merge(
     sums, maxima, totals, gate, out_q, out_d, out_s, out_x, out_blocks,
     HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -122,8 +120,9 @@ def _merge(  # type: ignore[no-untyped-def]
     mixed = tl.sum(share[:, None] * tl.load(sums + piece, mask=live[:, None], other=0.0), 0)
     open = tl.sigmoid(tl.load(gate + head * D + d))
     if QUANTISED:
-        store_blocks(tl.reshape(mixed / total * open, [D // 32, 32]), head // HEADS, head % HEADS * (D // 32), out_blocks,
-                     out_q, out_d, out_s, out_x, D // 32, True)  # fmt: skip
+        answer = tl.reshape(mixed / total * open, [D // 32, 32])
+        first = head % HEADS * (D // 32)
+        store_blocks(answer, head // HEADS, first, out_blocks, out_q, out_d, out_s, out_x, D // 32, True)
     else:
         tl.store(out_x + head * D + d, mixed / total * open)
 
@@ -153,7 +152,8 @@ def sparse_attention(
         1 / math.sqrt(dim),
         GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
-        BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits, TILE=TILE // 2 if step else TILE,
+        BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits,
+        TILE=TILE // 2 if step else TILE,
         PRECISION=exact(q.device) if step else fast(q.device), OVERLAP=target(q.device).overlap, num_warps=4,
         **overlapped(q.device),
     )  # fmt: skip

@@ -48,7 +48,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Part:
-    """One sequence's share of a step. pending: columns of its last step that were kept and are not in its memory yet."""
+    """One sequence's share of a step. pending: columns kept of its last step that its memory does not hold yet."""
 
     ids: Sequence[int]
     slot: int

@@ -5,8 +5,11 @@ kept of the last step (small factors: k, u and the decay of each column), writes
 columns in registers only, leaving their factors for the next step. So refusing columns costs nothing.
 The norm needs the whole head: the last program of a head to finish takes that part.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -23,12 +26,12 @@ L2_EPS = 1e-6
 
 
 @triton.jit
-def _softplus(x):  # type: ignore[no-untyped-def]
+def _softplus(x):
     return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
 
 
 @triton.jit
-def _convolved(  # type: ignore[no-untyped-def]
+def _convolved(
     qkv, stride, taps, conv, slot, base, first, column, channel,
     CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
@@ -46,21 +49,21 @@ def _convolved(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _keep_column(qkv, stride, conv, slot, base, first, column, channel, CHANNELS: tl.constexpr, RING: tl.constexpr):  # type: ignore[no-untyped-def]
+def _keep_column(qkv, stride, conv, slot, base, first, column, channel, CHANNELS: tl.constexpr, RING: tl.constexpr):
     """The raw channels of one column into the ring."""
     raw = tl.load(qkv + (first + column) * stride + channel).to(tl.float32)
     tl.store(conv + (slot * RING + (base + column) % RING) * CHANNELS + channel, raw)
 
 
 @triton.jit
-def _entered(state, k, u, decay):  # type: ignore[no-untyped-def]
+def _entered(state, k, u, decay):
     """S ← decay S + k uᵀ, with the same roundings wherever it is done."""
     zero = tl.zeros_like(state)
     return tl.fma(k[:, None] + zero, u[None, :] + zero, state * decay)
 
 
 @triton.jit
-def _gdn_columns(  # type: ignore[no-untyped-def]
+def _gdn_columns(
     qkv, z, beta, alpha, qkv_stride, z_stride, beta_stride, alpha_stride,
     taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, answers, arrived, parts, eps, q_scale, l2_eps,
     out_q, out_d, out_s, out_x, out_blocks,
@@ -117,8 +120,10 @@ def _gdn_columns(  # type: ignore[no-untyped-def]
             if owns_keys:
                 tl.store(past_k + ((new + column) * KEY_HEADS + head) * D + i, k)
                 _keep_column(qkv, qkv_stride, conv, slot, base, first, column, head * D + i, CHANNELS, RING)
-                _keep_column(qkv, qkv_stride, conv, slot, base, first, column, (KEY_HEADS + head) * D + i, CHANNELS, RING)
-            _keep_column(qkv, qkv_stride, conv, slot, base, first, column, (2 * KEY_HEADS + head) * D + v, CHANNELS, RING)
+                channel = (KEY_HEADS + head) * D + i
+                _keep_column(qkv, qkv_stride, conv, slot, base, first, column, channel, CHANNELS, RING)
+            own = (2 * KEY_HEADS + head) * D + v
+            _keep_column(qkv, qkv_stride, conv, slot, base, first, column, own, CHANNELS, RING)
 
         tl.debug_barrier()
         before = tl.atomic_add(arrived + part * HEADS + head, 1, sem="acq_rel")
@@ -140,7 +145,7 @@ def _gdn_columns(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["slot", "pending", "parity"])
-def _settle(  # type: ignore[no-untyped-def]
+def _settle(
     memory, past_k, past_u, past_decay, slot, pending, parity,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -158,7 +163,7 @@ def _settle(  # type: ignore[no-untyped-def]
 
 
 def gdn_columns(
-    weights: object, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns,
+    weights: Any, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns,
     arrived: torch.Tensor, eps: float,
 ) -> torch.Tensor | Quantised:  # fmt: skip
     """The raw projections (qkv, z, beta, alpha) of a step's columns to [T, heads*D], quantised where blocks fit heads.
@@ -176,7 +181,7 @@ def gdn_columns(
     values = min(VALUES, dim)
     _gdn_columns[(dim // values, heads, tokens)](
         qkv, z, beta, alpha, qkv.stride(0), z.stride(0), beta.stride(0), alpha.stride(0),
-        weights.conv, weights.dt_bias, weights.a, weights.norm,  # type: ignore[attr-defined]
+        weights.conv, weights.dt_bias, weights.a, weights.norm,
         memory.memory, memory.conv, memory.k, memory.u, memory.decay, answers, arrived, columns.parts,
         eps, dim**-0.5, L2_EPS, *places,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=qkv.shape[1],

@@ -4,15 +4,18 @@ With G the running sum of log decays within a chunk, A[i, j] = β_i e^(G_i − G
     W = T (β e^G k)    U = T (β v)    P[i, j] = e^(G_i − G_j) q_i·k_j for j ≤ i        all chunks at once
     V = U − W S        o = e^G q S + P V        S ← e^(G_last) S + (e^(G_last − G) k)ᵀ V        one after the other
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from .columns import Columns
-from .gdn import L2_EPS, _convolved, _softplus
+from .gdn import L2_EPS, _softplus
 from .launch import COLUMNS, fast
 from .prepare import keep_ring
 from .state import GdnMemory
@@ -23,7 +26,7 @@ ROWS = 16  # tokens of a program of the first and the last launch
 
 
 @triton.jit(do_not_specialize=["slot", "base", "tokens"])
-def _mix_channels(  # type: ignore[no-untyped-def]
+def _mix_channels(
     qkv, stride, taps, conv, mixed, slot, base, tokens, q_scale, l2_eps,
     KEY_HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr,
     ROWS: tl.constexpr,
@@ -53,7 +56,7 @@ def _mix_channels(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _solve_chunks(  # type: ignore[no-untyped-def]
+def _solve_chunks(
     mixed, beta, alpha, beta_stride, alpha_stride, dt_bias, a, sums, w, u, p, tokens,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -100,7 +103,7 @@ def _solve_chunks(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["slot", "tokens"])
-def _run_chunks(  # type: ignore[no-untyped-def]
+def _run_chunks(
     mixed, sums, w, u, p, memory, answers, slot, tokens,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, CHANNELS: tl.constexpr,
     CHUNK: tl.constexpr, PRECISION: tl.constexpr,
@@ -138,7 +141,7 @@ def _run_chunks(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _gate_answers(  # type: ignore[no-untyped-def]
+def _gate_answers(
     answers, z, z_stride, norm, eps, tokens, HEADS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The gated norm of one head for ROWS tokens, in place."""
@@ -154,7 +157,7 @@ def _gate_answers(  # type: ignore[no-untyped-def]
 
 
 def gdn_prompt(
-    weights: object, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns, eps: float
+    weights: Any, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns, eps: float
 ) -> torch.Tensor:
     """The raw projections (qkv, z, beta, alpha) of a piece of a prompt to [T, heads*D]. No columns may be pending."""
     qkv, z, beta, alpha = projected
@@ -172,12 +175,12 @@ def gdn_prompt(
     answers = empty(tokens, heads * dim)
     rows = -(-tokens // ROWS)
     _mix_channels[(rows, channels // dim)](
-        qkv, qkv.stride(0), weights.conv, memory.conv, mixed, columns.slot, columns.start, tokens, dim**-0.5, L2_EPS,  # type: ignore[attr-defined]
+        qkv, qkv.stride(0), weights.conv, memory.conv, mixed, columns.slot, columns.start, tokens, dim**-0.5, L2_EPS,
         KEY_HEADS=key_heads, D=dim, CHANNELS=channels, KERNEL=ring - COLUMNS + 1, RING=ring, ROWS=ROWS, num_warps=4,
     )  # fmt: skip
     keep_ring(qkv, memory.conv, columns.slot, columns.start, ring - COLUMNS)
     _solve_chunks[(-(-tokens // CHUNK), heads)](
-        mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,  # type: ignore[attr-defined]
+        mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision, num_warps=8,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
@@ -186,6 +189,6 @@ def gdn_prompt(
         num_warps=4, num_stages=1,
     )  # fmt: skip
     _gate_answers[(rows, heads)](
-        answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, num_warps=4,  # type: ignore[attr-defined]
+        answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, num_warps=4,
     )  # fmt: skip
     return answers

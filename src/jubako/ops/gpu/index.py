@@ -3,6 +3,7 @@
 score = sum over heads of max(0, q · key) / √D, float32. A score's bits grow with it, so that the choice works on
 integers. For a step's columns the scores are also counted by their upper bits, which is the first pass of the choice.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PROMPT_ROWS = 32
 
 
 @triton.jit
-def _product(q, keys, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+def _product(q, keys, PRECISION: tl.constexpr):
     """q [M, D] float32 · keys [B, D] transposed. Half keys meet q in two halves, which together hold 22 bits of it."""
     if keys.dtype == tl.float16:
         high = q.to(tl.float16)
@@ -35,7 +36,7 @@ def _product(q, keys, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _load_keys(pooled, pages, page_stride, slot, blocks, known, d, D: tl.constexpr, PER_PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load_keys(pooled, pages, page_stride, slot, blocks, known, d, D: tl.constexpr, PER_PAGE: tl.constexpr):
     """Keys [B, D] of index blocks; zeros where not known."""
     page = tl.load(pages + slot * page_stride + blocks // PER_PAGE, mask=known, other=0).to(tl.int64)
     row = page * PER_PAGE + blocks % PER_PAGE
@@ -43,7 +44,7 @@ def _load_keys(pooled, pages, page_stride, slot, blocks, known, d, D: tl.constex
 
 
 @triton.jit
-def _score_columns(  # type: ignore[no-untyped-def]
+def _score_columns(
     q, scores, counts, pooled, pages, page_stride, parts, scale, max_blocks,
     HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, RATIO: tl.constexpr,
     PER_PAGE: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
@@ -83,7 +84,7 @@ def _score_columns(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["slot", "tokens"])
-def _score_prompt(  # type: ignore[no-untyped-def]
+def _score_prompt(
     q, scores, pooled, pages, page_stride, slot, position, tokens, scale, max_blocks,
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, RATIO: tl.constexpr, PER_PAGE: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,

@@ -2,11 +2,13 @@
 
 The hash is that of `arch.ngram`: its products stay below 2^63. Ids before the call come from the slot's own record.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -37,7 +39,7 @@ class Hash:
 
 
 @triton.jit
-def _rows(  # type: ignore[no-untyped-def]
+def _rows(
     ids, slots, positions, tokens, context, multipliers, sizes, offsets, rows, eos,
     SIZE: tl.constexpr, PER_NGRAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -79,7 +81,7 @@ def ngram_rows(hash: Hash, columns: Columns, tokens: torch.Tensor) -> torch.Tens
 
 
 @triton.jit
-def _gate(  # type: ignore[no-untyped-def]
+def _gate(
     streams, key, value, key_stride, value_stride, normed, norm_key, norm_query, norm_conv, eps, scale,
     STREAMS: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -105,7 +107,7 @@ def _gate(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _smooth(  # type: ignore[no-untyped-def]
+def _smooth(
     streams, normed, taps, ring, slots, positions,
     WIDTH: tl.constexpr, KERNEL: tl.constexpr, DILATION: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -133,7 +135,7 @@ def _smooth(  # type: ignore[no-untyped-def]
 
 
 def ngram_inject(
-    weights: object, streams: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ring: torch.Tensor,
+    weights: Any, streams: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ring: torch.Tensor,
     columns: Columns, dilation: int, eps: float,
 ) -> None:  # fmt: skip
     """Add the n-gram embedding to streams [T, S, H], in place, given its projections key [T, S*H] and value [T, H].
@@ -142,16 +144,16 @@ def ngram_inject(
     """
     tokens, count, hidden = streams.shape
     width = count * hidden
-    kernel = weights.conv.shape[1]  # type: ignore[attr-defined]
+    kernel = weights.conv.shape[1]
     normed = torch.empty(tokens, width, dtype=torch.float32, device=streams.device)
     _gate[(tokens, count)](
         streams, key, value, key.stride(0), value.stride(0), normed,
-        weights.norm_key, weights.norm_query, weights.norm_conv, eps, 1 / math.sqrt(hidden),  # type: ignore[attr-defined]
+        weights.norm_key, weights.norm_query, weights.norm_conv, eps, 1 / math.sqrt(hidden),
         STREAMS=count, HIDDEN=hidden, BLOCK=power_of_two(hidden), num_warps=8,
     )  # fmt: skip
     step = columns.parts is not None
     _smooth[(tokens, -(-width // 1024))](
-        streams, normed, weights.conv, ring, columns.slots, columns.positions,  # type: ignore[attr-defined]
+        streams, normed, weights.conv, ring, columns.slots, columns.positions,
         WIDTH=width, KERNEL=kernel, DILATION=dilation, RING=ring.shape[1], KEEP=step, BLOCK=1024, num_warps=4,
     )  # fmt: skip
     if not step:

@@ -12,6 +12,7 @@ import torch
 
 from ...arch import weights as arch
 from . import attention, embed, experts, gdn, gdn_chunk, head, hyper, linear, ngram, prepare, route, weights
+from .activation import Quantised
 from .columns import Columns
 from .launch import COLUMNS
 from .select import Selector
@@ -77,14 +78,14 @@ class GpuOps:
         assert inject is not None
         return mixed, inject
 
-    def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor:
+    def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor | Quantised:
         """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
         projected = linear.linear_many(layer.projections, mixed)
         if columns.parts is not None:
             return gdn.gdn_columns(layer, projected, memory, columns, self._arrived, self.config.eps)
         return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps)
 
-    def attention(self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns) -> torch.Tensor:
+    def attention(self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns) -> torch.Tensor | Quantised:
         """An attention layer from its input to [T, heads*D], which `layer.output` still has to project."""
         config = self.config
         projected = linear.linear_many(layer.projections, mixed)
@@ -102,8 +103,8 @@ class GpuOps:
 
     def experts_combine(self, layer: Any, mixed: Any, streams: torch.Tensor, inject: torch.Tensor) -> None:
         """Route the tokens; add the chosen and the shared experts' weighted sum to streams, in place."""
-        ids, shares = route.route_experts(layer, mixed, self.config.experts_used)
-        experts.experts_combine(layer, mixed, ids, shares, streams, inject)
+        routed = route.route_experts(layer, mixed, self.config.experts_used)
+        experts.experts_combine(layer, mixed, routed, streams, inject)
 
     def head(self, mix: Any, output: Any, streams: torch.Tensor) -> torch.Tensor:
         """Logits [T, vocabulary] of streams [T, S, H]."""

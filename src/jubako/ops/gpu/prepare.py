@@ -3,10 +3,12 @@
 A program takes one head of one token: query heads, key heads, value heads, then (with an indexer) the index key and
 the index query heads.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -19,7 +21,7 @@ from .target import release, target, wait
 
 
 @triton.jit
-def _rotated(x, partner, i, position, frequencies, magnitude, pairs: tl.constexpr):  # type: ignore[no-untyped-def]
+def _rotated(x, partner, i, position, frequencies, magnitude, pairs: tl.constexpr):
     """x [D] turned to `position`; partner holds the element that each one pairs with."""
     frequency = tl.load(frequencies + i % pairs, mask=i < 2 * pairs, other=0.0)
     angle = position.to(tl.float32) * frequency
@@ -29,7 +31,7 @@ def _rotated(x, partner, i, position, frequencies, magnitude, pairs: tl.constexp
 
 
 @triton.jit
-def _normed(row, gamma, i, size, eps, pairs: tl.constexpr):  # type: ignore[no-untyped-def]
+def _normed(row, gamma, i, size, eps, pairs: tl.constexpr):
     """The row at pointer `row` over its root mean square, times gamma, and the same for each element's partner."""
     x = tl.load(row + i, mask=i < size, other=0.0).to(tl.float32)
     j = tl.where(i < pairs, i + pairs, tl.where(i < 2 * pairs, i - pairs, i))
@@ -41,13 +43,13 @@ def _normed(row, gamma, i, size, eps, pairs: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
-def round_half_even(x):  # type: ignore[no-untyped-def]
+def round_half_even(x):
     """To the nearest whole number, for magnitudes below 2^22."""
     return (x + 12582912.0) - 12582912.0
 
 
 @triton.jit
-def _store_row(x, i, row, codes, scales, D: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _store_row(x, i, row, codes, scales, D: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr):
     """x [D] into row `row` of the cache."""
     if BITS == 8:
         group: tl.constexpr = D // GROUPS
@@ -68,7 +70,7 @@ def _store_row(x, i, row, codes, scales, D: tl.constexpr, GROUPS: tl.constexpr, 
 
 
 @triton.jit
-def _query_head(  # type: ignore[no-untyped-def]
+def _query_head(
     q, gamma, queries, gate, t, unit, position, frequencies, magnitude, eps,
     HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
@@ -82,7 +84,7 @@ def _query_head(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _cache_row(  # type: ignore[no-untyped-def]
+def _cache_row(
     k, v, gamma, codes, scales, page, unit, position, frequencies, magnitude, eps,
     KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr,
     PAGE: tl.constexpr,
@@ -101,7 +103,7 @@ def _cache_row(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, i, RATIO: tl.constexpr, RING: tl.constexpr,
-                D: tl.constexpr):  # fmt: skip  # type: ignore[no-untyped-def]
+                D: tl.constexpr):  # fmt: skip
     """Elements i of the sum of a block's raw keys in their order; `t` is its last token.
 
     The earlier ones are columns of this call, or lie in the ring.
@@ -117,7 +119,7 @@ def _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, i, RA
 
 
 @triton.jit
-def _index_key(  # type: ignore[no-untyped-def]
+def _index_key(
     index_k, stride, gamma, raw, pooled, slots, positions, t, slot, position, page, frequencies, magnitude, eps,
     PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr, D: tl.constexpr,
     BLOCK: tl.constexpr, PAIRS: tl.constexpr,
@@ -141,8 +143,9 @@ def _index_key(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _index_query(  # type: ignore[no-untyped-def]
-    index_q, gamma, out, position, frequencies, magnitude, eps, D: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+def _index_query(
+    index_q, gamma, out, position, frequencies, magnitude, eps,
+    D: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """One index query head."""
     i = tl.arange(0, BLOCK)
@@ -151,7 +154,7 @@ def _index_query(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _prepare(  # type: ignore[no-untyped-def]
+def _prepare(
     q, k, v, index_q, index_k, queries, gate, index_queries,
     q_gamma, k_gamma, index_q_gamma, index_k_gamma, frequencies, magnitude, eps,
     slots, positions, pages, page_stride, codes, scales, raw, pooled,
@@ -183,7 +186,7 @@ def _prepare(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["slot", "start"])
-def _keep_ring(x, x_stride, ring, slot, start, WIDTH, RING: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _keep_ring(x, x_stride, ring, slot, start, WIDTH, RING: tl.constexpr, BLOCK: tl.constexpr):
     """Row of the token at start + program into its place of a ring [slots, RING, WIDTH]."""
     t = tl.program_id(0)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -213,7 +216,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What attention needs of the new tokens. queries [T, heads, D] · gate [T, heads*D] · index [T, index heads, D']."""
+    """What attention needs of new tokens. queries [T, heads, D] · gate [T, heads*D] · index [T, index heads, D']."""
 
     queries: torch.Tensor
     gate: torch.Tensor
@@ -221,14 +224,14 @@ class Prepared:
 
 
 def attention_prepare(
-    weights: object, projected: tuple[torch.Tensor, ...], memory: AttentionMemory, columns: Columns, rope: Rope,
+    weights: Any, projected: tuple[torch.Tensor, ...], memory: AttentionMemory, columns: Columns, rope: Rope,
     heads: int, kv_heads: int, index_heads: int, eps: float,
 ) -> Prepared:  # fmt: skip
     """Norm and rotate the raw projections (q, k, v, and with an indexer its q and k), append to the caches."""
     q, k, v, *index = projected
     tokens, device = len(q), q.device
     dim = k.shape[1] // kv_heads
-    indexer = weights.indexer  # type: ignore[attr-defined]
+    indexer = weights.indexer
     queries = torch.empty(tokens, heads, dim, dtype=torch.float32, device=device)
     gate = torch.empty(tokens, heads * dim, dtype=torch.float32, device=device)
     index_dim = memory.raw.shape[2] if indexer is not None else dim
@@ -241,9 +244,9 @@ def attention_prepare(
     _prepare[(tokens, units)](
         q, k, v, index_q, index_k,
         queries, gate, index_queries if index_queries is not None else queries,
-        weights.q_norm, weights.k_norm,  # type: ignore[attr-defined]
-        indexer.q_norm if indexer is not None else weights.q_norm,  # type: ignore[attr-defined]
-        indexer.k_norm if indexer is not None else weights.q_norm,  # type: ignore[attr-defined]
+        weights.q_norm, weights.k_norm,
+        indexer.q_norm if indexer is not None else weights.q_norm,
+        indexer.k_norm if indexer is not None else weights.q_norm,
         rope.frequencies, rope.magnitude, eps,
         columns.slots, columns.positions, memory.pages, memory.pages.stride(0), memory.codes, memory.scales,
         memory.raw, memory.pooled,

@@ -4,6 +4,7 @@ One program takes one query. First the scores' upper 13 bits: the bucket in whic
 are chosen, those in it become candidates, and six bits a pass find the exact bound among them; of the blocks at the
 bound the lower ones win. The order of a row is fixed: chosen outright by rising index, then of the candidates.
 """
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SCORE_BYTES = 60 << 20  # most memory for the scores of a prompt's queries
 
 
 @triton.jit
-def _from_above(counts, wanted, BINS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _from_above(counts, wanted, BINS: tl.constexpr):
     """The bin of counts [BINS] in which the `wanted`-th entry from above lies, and how many entries lie above it."""
     reached = tl.cumsum(counts, 0, reverse=True)
     bins = tl.arange(0, BINS)
@@ -33,7 +34,7 @@ def _from_above(counts, wanted, BINS: tl.constexpr):  # type: ignore[no-untyped-
 
 
 @triton.jit
-def _select(  # type: ignore[no-untyped-def]
+def _select(
     scores, counts, blocks, chosen, candidates, positions, max_blocks,
     BUDGET: tl.constexpr, BUDGET_BLOCK: tl.constexpr, RATIO: tl.constexpr, CHUNK: tl.constexpr,
     BUCKET_BITS: tl.constexpr, BUCKETS: tl.constexpr, COUNTED: tl.constexpr, OVERLAP: tl.constexpr,
@@ -140,7 +141,9 @@ class Selector:
         for start in range(0, tokens, rows):
             part = slice(start, min(start + rows, tokens))
             score_prompt(q[part], memory, columns.slot, columns.start + start, scores)
-            self._choose(scores, spare, columns.positions[part], blocks[part], chosen[part], memory.ratio, counted=False)
+            self._choose(
+                scores, spare, columns.positions[part], blocks[part], chosen[part], memory.ratio, counted=False
+            )
         return blocks, chosen
 
     def _choose(
