@@ -22,9 +22,18 @@ from .front import Front
 from .guard import Guard
 from .openai import chat, completions, models, tokens
 from .problems import Problem, problem_of, shape_for
+from .responses import responses
 from .stream import ClientGone
 
-ROUTERS = (chat.router, completions.router, messages.router, models.router, tokens.router, state.router)
+ROUTERS = (
+    chat.router,
+    completions.router,
+    messages.router,
+    responses.router,
+    models.router,
+    tokens.router,
+    state.router,
+)
 
 
 def build(service: Service, guard: Guard, limits: BodyLimits) -> ASGIApp:

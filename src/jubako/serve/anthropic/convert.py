@@ -79,17 +79,16 @@ def _texts(block: Block, where: str) -> Iterator[str]:
         raise Refused(
             "invalid",
             f"{where} is of type {block.type!r} and no text; this model file has no vision part, it reads text only",
-            where,
         )
     else:
-        raise Refused("invalid", f"{where} is of type {block.type!r:.50}, which this server does not know", where)
+        raise Refused("invalid", f"{where} is of type {block.type!r:.50}, which this server does not know")
 
 
 def _content(content: str | Sequence[Block] | dict[str, Any] | None, where: str) -> list[str]:
     if content is None or isinstance(content, str):
         return [content or ""]
     if isinstance(content, dict):
-        raise Refused("invalid", f"{where} is an object; it must be text or a list of blocks", where)
+        raise Refused("invalid", f"{where} is an object; it must be text or a list of blocks")
     return [text for i, block in enumerate(content) for text in _texts(block, f"{where}.{i}")]
 
 
@@ -102,14 +101,14 @@ def _result(block: Block, where: str) -> dict[str, Any]:
 
 def _call(block: Block, where: str) -> dict[str, Any]:
     if not block.name:
-        raise Refused("invalid", f"{where}.name is missing", f"{where}.name")
+        raise Refused("invalid", f"{where}.name is missing")
     return {"id": block.id, "function": {"name": block.name, "arguments": block.input or {}}}
 
 
 def _tool(tool: ToolDefinition, where: str) -> Tool:
     if tool.type not in (None, "custom") or tool.input_schema is None:
         said = f"is of type {tool.type!r:.50}" if tool.type not in (None, "custom") else "has no input_schema"
-        raise Refused("invalid", f"{where} {said}; this server runs no tools, give one of your own", where)
+        raise Refused("invalid", f"{where} {said}; this server runs no tools, give one of your own")
     return Tool(tool.name, tool.description or "", tool.input_schema, bool(tool.strict))
 
 
@@ -119,7 +118,7 @@ def _choice(body: CountRequest) -> str:
         return "auto" if body.tools else "none"
     if choice.type == "tool":
         if not choice.name:
-            raise Refused("invalid", "tool_choice.name is missing", "tool_choice.name")
+            raise Refused("invalid", "tool_choice.name is missing")
         return f"named:{choice.name}"
     return {"any": "required"}.get(choice.type, choice.type)
 
