@@ -2,8 +2,8 @@
 
 import pytest
 
-from jubako.errors import RequestError
-from jubako.serve.config import Config, collect_keys
+from jubako.errors import MachineError, RequestError
+from jubako.serve.config import Config, bind, collect_keys
 from jubako.serve.guard import Guard, host_name, is_loopback
 from jubako.serve.problems import Refused
 from jubako.serve.protocol import Start
@@ -100,6 +100,15 @@ def test_without_a_key_only_this_machine_is_served(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_needs_none(host: str) -> None:
     Config(Start(("a",)), host=host)
+
+
+def test_addresses_that_can_not_be_had_are_named() -> None:
+    with pytest.raises(MachineError, match="no.such"):
+        bind("no.such.host.invalid", None)
+    with bind("127.0.0.1", 0) as taken, pytest.raises(MachineError, match="choose another with --port"):
+        bind("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(RequestError, match="--log-level is 'loud'"):
+        Config(Start(("a",)), log_level="loud")
 
 
 def test_keys_come_from_three_places(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -1,0 +1,184 @@
+"""The engine in its own process: crashes, cancellations, the end of the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from server_process import SMALL, TINY, Server, start_server
+
+
+@pytest.fixture(scope="module")
+def one_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that answers one request at a time, and may be hurt."""
+    running = start_server(tmp_path_factory.mktemp("one"), "--sequences", "1", "--drafts", "0")
+    yield running
+    running.stop()
+
+
+class Stream:
+    """A completion that would go on for long, its end tokens barred; leaves when the block ends."""
+
+    def __init__(self, server: Server, **more: object) -> None:
+        self.client = httpx.Client(timeout=30)
+        body = {"prompt": "Once upon a time", "max_tokens": 4000, "stream": True, "logit_bias": _bars(server), **more}
+        request = self.client.build_request("POST", server.url + "/v1/completions", json=body)
+        self.answer = self.client.send(request, stream=True)
+        self.lines = self.answer.iter_lines()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.answer.close()
+        self.client.close()
+
+    def data(self, count: int = -1) -> list[str]:
+        """The next `count` events, or all the rest."""
+        found: list[str] = []
+        while len(found) != count and (line := next(self.lines, None)) is not None:
+            if line.startswith("data: "):
+                found.append(line[6:])
+        return found
+
+
+def _bars(server: Server) -> dict[str, int]:
+    names = "<|im_end|><|endoftext|>"
+    ids = server.post("/tokenize", {"content": names, "parse_special": True}).json()["tokens"]
+    return {str(id): -100 for id in ids}
+
+
+def running(server: Server) -> int:
+    status = server.get("/v1/status").json()
+    return int(status["sequences"]["running"]) + int(status["sequences"]["waiting"])
+
+
+def test_a_killed_engine_costs_its_answers_and_comes_back(one_place: Server) -> None:
+    before = one_place.children()
+    assert len(before) == 1
+    with Stream(one_place) as stream:
+        stream.data(3)
+        waiting: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: waiting.append(one_place.post("/v1/completions", {"prompt": "a", "max_tokens": 1}))
+        )
+        thread.start()
+        time.sleep(0.2)
+        os.kill(before[0], signal.SIGKILL)
+        error = json.loads(stream.data()[-1])["error"]
+        assert "SIGKILL" in error["message"] and error["code"] == "engine_error" and error["type"] == "server_error"
+        thread.join()
+    assert waiting[0].status_code in (200, 503)  # it was in the line, not in the engine
+    if waiting[0].status_code == 503:
+        assert waiting[0].headers["retry-after"] == "1"
+    one_place.wait_ready()
+    after = one_place.children()
+    assert len(after) == 1 and after != before
+    assert one_place.get("/v1/status").json()["restarts"] == 1
+    with openai.OpenAI(base_url=f"{one_place.url}/v1", api_key="x", max_retries=5) as again:
+        assert again.completions.create(model="a", prompt="Once", max_tokens=3).choices[0].text
+
+
+def test_a_client_that_leaves_its_answer_frees_the_engine_at_once(one_place: Server) -> None:
+    with Stream(one_place) as stream:
+        stream.data(3)
+        assert running(one_place) == 1
+    began = time.monotonic()
+    while running(one_place):
+        assert time.monotonic() - began < 1.0
+        time.sleep(0.02)
+    assert one_place.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_a_client_that_leaves_without_a_stream_does_too(one_place: Server) -> None:
+    with httpx.Client(timeout=0.5) as client, pytest.raises(httpx.TimeoutException):
+        client.post(
+            one_place.url + "/v1/completions",
+            json={"prompt": "Once", "max_tokens": 4000, "logit_bias": _bars(one_place)},
+        )
+    assert one_place.idle(1.0)
+
+
+def test_a_client_that_leaves_while_its_prompt_is_read(one_place: Server) -> None:
+    with Stream(one_place, prompt=[5, 6, 7, 8] * 6000, return_progress=True) as stream:
+        progress = json.loads(stream.data(1)[0])["prompt_progress"]
+        assert progress["total"] == 24000 and progress["processed"] < 24000
+    assert one_place.idle(5.0)
+
+
+def test_a_client_that_leaves_the_line_is_forgotten(one_place: Server) -> None:
+    with Stream(one_place) as first:
+        first.data(2)
+        with httpx.Client(timeout=0.5) as impatient, pytest.raises(httpx.TimeoutException):
+            impatient.post(one_place.url + "/v1/completions", json={"prompt": "x", "max_tokens": 5})
+        time.sleep(0.1)
+        status = one_place.get("/v1/status").json()["requests"]
+        assert (status["running"], status["waiting"]) == (1, 0)
+        assert len(first.data(5)) == 5  # the one at work goes on
+    assert one_place.idle(1.0)
+
+
+def test_keep_alives_come_while_a_request_waits(one_place: Server) -> None:
+    with Stream(one_place) as first:
+        first.data(1)
+        with Stream(one_place) as second:  # its head comes with the first keep-alive
+            assert next(second.lines) == ": keep-alive"
+
+
+def test_stopping_finishes_what_is_being_answered(tmp_path: Path) -> None:
+    server = start_server(tmp_path)
+    with Stream(server, max_tokens=150) as stream:
+        stream.data(1)
+        server.process.terminate()
+        time.sleep(0.3)
+        with pytest.raises(httpx.TransportError):
+            server.get("/health")
+        assert stream.data()[-1] == "[DONE]"
+    assert server.process.wait(20) == 0
+    assert server.children() == []
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_the_engine_ends_when_its_server_is_killed(tmp_path: Path) -> None:
+    server = start_server(tmp_path)
+    (engine,) = server.children()
+    server.process.kill()
+    server.process.wait(10)
+    end = time.monotonic() + 10
+    while Path(f"/proc/{engine}").exists() and "Z" not in Path(f"/proc/{engine}/stat").read_text().split(")")[1][:3]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nothing-here.gguf"], "nothing-here.gguf"),
+        ([str(TINY), "--context", "99999999"], "context is 99999999"),
+        ([str(SMALL), "--host", "0.0.0.0"], "needs a key"),
+    ],
+)
+def test_what_can_not_be_served_is_one_clear_line(words: list[str], says: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "jubako.cli", "serve", "--port", "0", "--log-level", "error", *words]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == 1
+    assert says in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+def test_the_server_needs_no_engine_code() -> None:
+    code = "import sys, jubako.cli.serve; print({'torch', 'jubako._cpu', 'jubako.engine'} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert result.stdout.strip() == "set()"
