@@ -11,12 +11,14 @@ import torch
 from ..arch.network import Network
 from ..errors import MachineError, NumbersError
 from ..ops.gpu import gdn
+from ..ops.gpu.carry import CARRY, keep_streams
 from ..ops.gpu.columns import Columns, Part, step_table
 from ..ops.gpu.ops import GpuOps
 from ..ops.gpu.state import GdnMemory, GpuState
 from ..ops.gpu.weights import Source
 from .executor import STEP_COLUMNS, DraftWish
-from .gpu_forward import logits as read
+from .gpu_draft import Drafts
+from .gpu_forward import residual
 from .gpu_step import Steps
 
 PROMPT_ROWS = 64  # prompt chunks are multiples of it; a shorter rest of up to 16 tokens is read as a step
@@ -26,7 +28,6 @@ class GpuExecutor:
     """Runs a network on one GPU. Chunks of `chunk` prompt tokens read fastest."""
 
     chunk = 4096
-    drafts = False
 
     def __init__(
         self,
@@ -64,6 +65,8 @@ class GpuExecutor:
         taken = torch.cuda.memory_allocated(device) - before if device.type == "cuda" else 0
         self.weight_bytes = max(taken - self.ops.pool.nbytes(), 0)
         self.steps = Steps(self.ops)
+        self.drafts = network.draft is not None
+        self._drafts = Drafts(self.ops) if self.drafts else None
         pinned = device.type == "cuda"
         self._logits = torch.empty(STEP_COLUMNS, self.config.vocabulary, dtype=torch.float32, pin_memory=pinned)
         self._sums = torch.empty(STEP_COLUMNS, dtype=torch.float32, pin_memory=pinned)
@@ -86,8 +89,13 @@ class GpuExecutor:
             return logits[-1:] if last_only else logits
         state.reserve(state.position + len(ids))
         self.settle(state)
+        ops = self.ops
         columns = Columns.of_prompt(self._upload(ids), state.slot, state.position)
-        result = read(self.ops, columns, last_only)
+        streams = residual(ops, columns)
+        if self._drafts is not None:
+            self._drafts.read_prompt(state, ids, streams)
+            keep_streams(streams[-1:], ops.pool.carry, columns.last())
+        result = ops.head(ops.weights.head_mix, ops.weights.output, streams[-1:] if last_only else streams)
         state.read(len(ids))
         logits = result.cpu().numpy()
         _check(logits.sum(axis=1), [len(logits)])
@@ -100,12 +108,14 @@ class GpuExecutor:
         assert 0 < width <= STEP_COLUMNS
         for ids, state in parts:
             state.reserve(state.position + len(ids))
-        self.steps.write(step_table([Part(ids, s.slot, s.position, s.pending, s.parity) for ids, s in parts]))
+            if self._drafts is not None and len(state.carried) + len(ids) > CARRY:
+                self._drafts.read(state)
+        self.steps.table.write(step_table([Part(ids, s.slot, s.position, s.pending, s.parity) for ids, s in parts]))
         outputs = self.steps.run(width)
         self._logits[:width].copy_(outputs.logits, non_blocking=True)
         self._sums[:width].copy_(outputs.sums, non_blocking=True)
         for ids, state in parts:
-            state.opened(len(ids))
+            state.opened(ids)
         if self.ops.device.type == "cuda":
             torch.cuda.current_stream(self.ops.device).synchronize()
         counts = [len(ids) for ids, _ in parts]
@@ -113,9 +123,11 @@ class GpuExecutor:
         rows = self._logits[:width].numpy().copy()
         return np.split(rows, np.cumsum(counts)[:-1])
 
+    @torch.inference_mode()
     def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """See `Executor.draft`."""
-        raise AssertionError("there is no draft layer here")
+        assert self._drafts is not None
+        return self._drafts.propose(wishes)
 
     def settle(self, state: GpuState) -> None:
         """Enter the kept columns of the last step into the recurrent memory; nothing can be taken back after it."""

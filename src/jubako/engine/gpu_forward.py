@@ -32,9 +32,3 @@ def run_layer(
         ops.linear_combine(layer.mixer.output, ops.attention(layer.mixer, mixed, memory, columns), streams, inject)
     mixed, inject = ops.hyper_mix(streams, layer.hc_ffn, fine=False)
     ops.experts_combine(layer.experts, mixed, streams, inject)
-
-
-def logits(ops: GpuOps, columns: Columns, last_only: bool = False) -> torch.Tensor:
-    """Read the tokens: logits [T, vocabulary], or [1, vocabulary] of the last."""
-    streams = residual(ops, columns)
-    return ops.head(ops.weights.head_mix, ops.weights.output, streams[-1:] if last_only else streams)

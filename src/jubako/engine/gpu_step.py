@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from ..ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, ROWS, SLOT, Columns
+from ..ops.gpu.carry import keep_streams
+from ..ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
 from ..ops.gpu.launch import COLUMNS
 from ..ops.gpu.ops import GpuOps
-from .gpu_forward import logits as read
+from .gpu_forward import residual
+from .gpu_graph import Graphs, StepTable
 
 
 @triton.jit
@@ -56,53 +57,24 @@ class Steps:
 
     def __init__(self, ops: GpuOps) -> None:
         self.ops = ops
-        self.table = torch.zeros(ROWS, COLUMNS, dtype=torch.int32, device=ops.device)
-        pinned = ops.device.type == "cuda"
-        self._host = torch.zeros(ROWS, COLUMNS, dtype=torch.int32, pin_memory=pinned)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
-
-    def write(self, table: np.ndarray) -> None:
-        """The table of the next step. The step before must have been waited for."""
-        self._host.copy_(torch.from_numpy(table))
-        self.table.copy_(self._host, non_blocking=True)
+        self.table = StepTable(ops.device)
+        self._graphs: Graphs[int, Outputs] = Graphs(ops, self.table)
 
     def run(self, width: int) -> Outputs:
         """One step of the table's first `width` columns. Nothing is waited for."""
-        if self.ops.device.type != "cuda":
-            return self._pass(width)
-        if width not in self._graphs:
-            self._graphs[width] = self._capture(width)
-        graph, outputs = self._graphs[width]
-        graph.replay()
-        return outputs
-
-    def capture(self, width: int) -> None:
-        """Have the graph of that width ready; kernels are compiled now."""
-        if self.ops.device.type == "cuda" and width not in self._graphs:
-            self._graphs[width] = self._capture(width)
+        return self._graphs.run(width, lambda: self._pass(width))
 
     def _pass(self, width: int) -> Outputs:
-        logits = read(self.ops, Columns.of_step(self.table, width), last_only=False)
-        ids = self.ops.argmax(logits)
+        ops, table = self.ops, self.table.table
+        columns = Columns.of_step(table, width)
+        streams = residual(ops, columns)
+        if ops.weights.draft is not None:
+            keep_streams(streams, ops.pool.carry, columns)
+        logits = ops.head(ops.weights.head_mix, ops.weights.output, streams)
+        ids = ops.argmax(logits)
         sums = logits.sum(dim=1)
         _advance[(1,)](
-            self.table, ids, width, COLUMNS=COLUMNS, IDS=IDS, POSITION=POSITION, COUNT=COUNT, BASE=BASE,
+            table, ids, width, COLUMNS=COLUMNS, IDS=IDS, POSITION=POSITION, COUNT=COUNT, BASE=BASE,
             PENDING=PENDING, PARITY=PARITY, SLOT=SLOT, PART_SLOT=PART_SLOT, num_warps=1,
         )  # fmt: skip
         return Outputs(logits, ids, sums)
-
-    def _capture(self, width: int) -> tuple[torch.cuda.CUDAGraph, Outputs]:
-        """Compile on a table of no sequence, then capture. The table stays as it was."""
-        kept = self.table.clone()
-        stream = torch.cuda.Stream(self.ops.device)
-        stream.wait_stream(torch.cuda.current_stream(self.ops.device))
-        with torch.cuda.stream(stream):
-            self.table.zero_()
-            self.table[SLOT].fill_(self.ops.pool.idle_slot)
-            self._pass(width)
-            self.table.copy_(kept)
-        torch.cuda.current_stream(self.ops.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs = self._pass(width)
-        return graph, outputs

@@ -128,7 +128,7 @@ class GpuBench:
         self.note("capturing graphs")
         started = time.perf_counter()
         for width in (1, 4):
-            self.executor.steps.capture(width)
+            self.executor.steps.run(width)
         captured = time.perf_counter() - started
         free, total = torch.cuda.mem_get_info(self.device)
         weights, state = self.executor.weight_bytes, self.executor.ops.pool.nbytes()
@@ -165,7 +165,7 @@ class GpuBench:
 
             def start() -> None:
                 torch.cuda.synchronize()
-                runner.write(step_table([Part(ids, state.slot, depth, 0, 0)]))
+                runner.table.write(step_table([Part(ids, state.slot, depth, 0, 0)]))
 
             def several(count: int = steps) -> None:
                 for _ in range(count):

@@ -33,6 +33,12 @@ class Columns:
     def tokens(self) -> int:
         return len(self.ids)
 
+    def last(self) -> Columns:
+        """The last token of a piece of a prompt."""
+        return Columns(
+            self.ids[-1:], self.slots[-1:], self.positions[-1:], None, self.slot, self.start + self.tokens - 1
+        )
+
     @classmethod
     def of_step(cls, table: torch.Tensor, width: int) -> Columns:
         """The first `width` columns of a step's table."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...arch import weights as arch
-from . import attention, embed, experts, gdn, gdn_chunk, head, hyper, linear, ngram, prepare, route, weights
+from . import attention, carry, embed, experts, gdn, gdn_chunk, head, hyper, linear, ngram, prepare, route, weights
 from .activation import Quantised
 from .columns import Columns
 from .launch import COLUMNS
@@ -109,6 +109,15 @@ class GpuOps:
     def head(self, mix: Any, output: Any, streams: torch.Tensor) -> torch.Tensor:
         """Logits [T, vocabulary] of streams [T, S, H]."""
         return head.head(mix, output, streams)
+
+    def join(self, columns: Columns, streams: torch.Tensor) -> torch.Tensor:
+        """What the draft layer starts from: streams [T, S, H] and the tokens after them, normed, projected, added."""
+        draft, eps = self.weights.draft, self.config.eps
+        tokens, count, hidden = streams.shape
+        token = carry.rms_norm(self.embed(draft.embed, columns), draft.norm_embedding, eps)
+        wide = carry.rms_norm(streams.reshape(tokens, count * hidden), draft.norm_hidden, eps)
+        joined = linear.linear(draft.fc_hidden, wide.view(tokens * count, hidden)).view(streams.shape)
+        return joined + linear.linear(draft.fc_embedding, token)[:, None, :]
 
     def argmax(self, logits: torch.Tensor) -> torch.Tensor:
         """The likeliest token of each row: int64 [T]; the lowest id on ties."""

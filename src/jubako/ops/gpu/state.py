@@ -19,12 +19,14 @@ To take tokens back is to say a smaller position: later columns overwrite what w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ...arch.config import Config
 from ...errors import MachineError
+from .carry import CARRY
 from .launch import COLUMNS
 
 PAGE = 64  # tokens
@@ -121,12 +123,16 @@ class StatePool:
             else AttentionMemory.empty(config, ratio, kv_bits, self.pages, self.page_count + 1)
             for ratio in ratios
         ]
+        # see carry.py; only where there is a draft layer
+        self.drafts = len(ratios) > config.layers
+        rows = slots + 1 if self.drafts else 0
+        self.carry = torch.zeros(rows, CARRY, config.streams * config.hidden, dtype=torch.float32, device=device)
         self._free_slots = list(range(slots))[::-1]
         self._free_pages = list(range(1, self.page_count + 1))[::-1]
 
     def nbytes(self) -> int:
         """Bytes of device memory."""
-        parts = [self.pages, self.tokens, self.ngram]
+        parts = [self.pages, self.tokens, self.ngram, self.carry]
         for layer in self.layers:
             parts += [t for t in vars(layer).values() if isinstance(t, torch.Tensor) and t is not self.pages]
         return sum(part.nbytes for part in parts)
@@ -175,6 +181,7 @@ class GpuState:
         self.draft_position = 0
         self.pending = 0  # columns kept of the last step, not in the recurrent memory yet
         self.parity = 0  # half of the factor buffers that the next step writes
+        self.carried: list[int] = []  # tokens whose streams wait for the draft layer, from draft_position on
         self.open = 0  # columns of the last step that can still be taken back
 
     def reserve(self, end: int) -> None:
@@ -187,11 +194,13 @@ class GpuState:
             row = torch.tensor(new, dtype=torch.int32)
             self.pool.pages[self.slot, start : start + missing] = row.to(self.pool.pages.device)
 
-    def opened(self, columns: int) -> None:
-        """A step has read `columns` tokens of this sequence."""
-        self.position += columns
-        self.pending = self.open = columns
+    def opened(self, ids: Sequence[int]) -> None:
+        """A step has read `ids` at the end of this sequence."""
+        self.position += len(ids)
+        self.pending = self.open = len(ids)
         self.parity ^= 1
+        if self.pool.drafts:
+            self.carried += ids
 
     def read(self, tokens: int) -> None:
         """A piece of a prompt was read: nothing can be taken back."""
@@ -202,6 +211,8 @@ class GpuState:
         """Accept the first n columns of the last step; everything forgets the others. May be called again with less."""
         assert 1 <= n <= self.open, "only tokens of the last step can be taken back"
         self.position -= self.open - n
+        if self.open > n and self.pool.drafts:
+            del self.carried[n - self.open :]
         self.pending = self.open = n
 
     def close(self) -> None:
