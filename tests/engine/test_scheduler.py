@@ -8,14 +8,13 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
-from together import Heard, alone, request, run, words
+from together import SMALL, Heard, alone, request, run, words
 
 import jubako
 from jubako.core import Failed, Finished, Reading, Tokens
 from jubako.engine.room import plan_room
 from jubako.engine.scheduler import Scheduler
 
-SMALL = Path(jubako.__file__).parent / "models" / "jubako-small.gguf"
 TINY = Path(__file__).parents[1] / "data" / "tiny" / "tiny-mixed.gguf"
 
 

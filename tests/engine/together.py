@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 import jubako
 from jubako.core import Event, Failed, Finished, Reading, Request, SamplingParams, Tokens
 from jubako.engine.scheduler import Scheduler
+
+MODELS = Path(jubako.__file__).parent / "models"
+SMALL = [MODELS / "jubako-small.gguf", *MODELS.glob("jubako-small-mtp.gguf")]  # with a draft layer
 
 
 class Heard:
