@@ -26,7 +26,7 @@ class PrefixStore:
         self._found: dict[tuple[int, bytes], Checkpoint] = {}
         self._lengths: Counter[int] = Counter()
         self._held: Counter[int] = Counter()  # page -> checkpoints that hold it
-        self._fixed_bytes = 0
+        self.fixed_bytes = 0  # of all checkpoints, without their pages
 
     def __len__(self) -> int:
         return len(self._found)
@@ -34,7 +34,7 @@ class PrefixStore:
     @property
     def bytes(self) -> int:
         """Memory of all checkpoints; pages that several hold count once."""
-        return self._fixed_bytes + len(self._held) * self.pool.page_bytes
+        return self.fixed_bytes + len(self._held) * self.pool.page_bytes
 
     def find(self, ids: np.ndarray) -> Checkpoint | None:
         """The longest checkpoint that begins `ids` (int32) and leaves at least one token to read."""
@@ -69,7 +69,7 @@ class PrefixStore:
         self._found[len(tokens), digest] = checkpoint
         self._lengths[len(tokens)] += 1
         self._held.update(saved.pages)
-        self._fixed_bytes += saved.fixed.nbytes
+        self.fixed_bytes += saved.fixed.nbytes
         while self.bytes > self.budget and self._drop_least():
             pass
         return checkpoint if self.holds(checkpoint) else None
@@ -87,7 +87,7 @@ class PrefixStore:
         del self._found[len(checkpoint), checkpoint.digest]
         _take_out(self._lengths, [len(checkpoint)])
         _take_out(self._held, checkpoint.saved.pages)
-        self._fixed_bytes -= checkpoint.saved.fixed.nbytes
+        self.fixed_bytes -= checkpoint.saved.fixed.nbytes
         self.pool.pages.release(checkpoint.saved.pages)
         for other in self._found.values():
             if other.parent is checkpoint:

@@ -12,6 +12,8 @@ import psutil
 from ..core import Event, Failed, Finished, GenerationStats, Request, TokenChoice, Tokens, whole
 from ..errors import JubakoError, MachineError, RequestError
 from ..text.rules import TokenRule
+from .boxes import Held, boxes, weight_bytes
+from .boxes import boxes
 from .checkpoint import SPACING, checkpoint_positions
 from .draft import DraftOptions, verify
 from .executor import STEP_COLUMNS
@@ -71,6 +73,7 @@ class Scheduler:
         self._running: list[Running] = []
         self._cancelled: set[str] = set()
         self._gauges = Gauges()
+        self._weights = weight_bytes(model.network)
         self._read_rate = 0.0  # prompt tokens per second
         self._owed = 0.0  # seconds of decoding before the next chunk of a prompt
         self._turn = 0
@@ -126,13 +129,16 @@ class Scheduler:
 
     def status(self) -> dict[str, Any]:
         """Figures of now, as plain numbers."""
-        memory = psutil.virtual_memory()
-        figures = self._gauges.figures()
+        memory, figures = psutil.virtual_memory(), self._gauges.figures()
+        prefix, kv, states = self._recall.figures(), self._room.figures(), self._limit * self._room.layout.fixed_bytes
+        held = {"kv": kv["bytes"], "sequences": states, "prefix store": prefix["states"]}
+        on_disk = {"sessions": prefix.get("disk", {}).get("bytes", 0)}
         return {
             "sequences": {"running": len(self._running), "waiting": len(self._waiting), "limit": self._limit},
             **figures,
-            "prefix": {**self._recall.figures(), **figures["totals"]},
-            "kv": self._room.figures(),
+            "prefix": {**prefix, **figures["totals"]},
+            "kv": kv,
+            "boxes": boxes(self.model.network, self.model.paths, held, on_disk),
             "memory": {
                 "process_bytes": psutil.Process().memory_info().rss,
                 "available_bytes": memory.available,
