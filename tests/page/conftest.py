@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from page.visit import Visit
 from playwright.sync_api import Browser, sync_playwright
+from serve.server_process import start_server
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = [
@@ -36,37 +32,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"The page was not tested: {MISSING}.")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the server is. It stops with the session, and must then end by itself."""
-    address = f"http://127.0.0.1:{free_port()}"
-    log = tmp_path_factory.mktemp("page") / "server.log"
-    command = [sys.executable, "-m", "jubako.cli", "serve", "--port", address.rsplit(":", 1)[1]]
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
-        try:
-            until_healthy(address, server)
-            yield address
-        except TimeoutError:
-            raise AssertionError(log.read_text()) from None
-        finally:
-            server.terminate()
-            server.wait(20)
-
-
-def until_healthy(address: str, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{address}/health", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise TimeoutError
+    """Where the server is."""
+    server = start_server(tmp_path_factory.mktemp("page"))
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture(scope="session")

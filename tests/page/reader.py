@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Locator, Page, expect
+import json
+
+from playwright.sync_api import Locator, Page, Route, expect
 
 
 def ask(page: Page, text: str) -> Locator:
@@ -35,5 +37,10 @@ def set_parameters(page: Page, **values: str) -> None:
 
 
 def ramble(page: Page) -> None:
-    """Settings under which an answer goes on until somebody stops it."""
-    set_parameters(page, Temperature="2", Max_tokens="20000", thinking="Off")
+    """From now on every answer is words without end, since the last letter that it must have hardly ever comes."""
+    endless = {"response_format": {"type": "regex", "regex": "([a-z]+ )*Ω"}, "reasoning_effort": "none"}
+
+    def change(route: Route) -> None:
+        route.continue_(post_data=json.dumps({**route.request.post_data_json, **endless}))
+
+    page.route("**/v1/chat/completions", change)

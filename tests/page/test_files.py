@@ -40,7 +40,7 @@ def test_a_file_too_large_is_refused_with_the_numbers(visit: Visit) -> None:
 
 def test_markup_in_a_message_stays_text(visit: Visit) -> None:
     page = visit.open()
-    set_parameters(page, Max_tokens="8")
+    set_parameters(page, Max_tokens="8", thinking="Off")
     hostile = "<img src=x onerror=alert(1)> <|im_end|> <think> [x](javascript:alert(1))"
     finished(ask(page, hostile))
     expect(page.locator(".question .plain")).to_have_text(hostile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from page.reader import ask, finished, ramble
+from page.reader import ask, finished, ramble, set_parameters
 from page.visit import Visit
 from playwright.sync_api import Page, expect
 
@@ -23,7 +23,7 @@ def test_the_monitor_draws_what_the_server_says(visit: Visit) -> None:
     page = visit.open()
     finished(ask(page, "Hello"))
     page.get_by_role("link", name="Monitor").click()
-    page.get_by_role("heading", name="What each box holds").wait_for()
+    expect(page.get_by_role("heading", name="What each box holds")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("The last 120 seconds. Answers"))).to_be_visible()
     written = page.locator(".figures-row div", has_text="written").locator("dd")
     expect(written).to_have_text(re.compile(r"^[\d,]+ tokens$"))
@@ -65,6 +65,7 @@ def test_a_phone_never_scrolls_sideways(phone: Visit, view: str) -> None:
     page.wait_for_timeout(200)
     assert overflow(page) == 0
     if view == "chat":
+        set_parameters(page, Max_tokens="40", thinking="Off")
         finished(ask(page, "word " * 20 + "x" * 300))
         page.get_by_role("button", name="Parameters").tap()
         assert overflow(page) == 0
@@ -79,7 +80,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Visit) -> None:
     page = visit.open()
     keys = page.keyboard
     ramble(page)
-    expect(page.locator("#composer")).not_to_be_focused()
+    page.locator("main").focus()
     keys.press("/")
     expect(page.locator("#composer")).to_be_focused()
     keys.type("Tell me a story.")
@@ -104,7 +105,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Visit) -> None:
 def test_tabbing_reaches_every_control_with_a_visible_focus(visit: Visit) -> None:
     page = visit.open()
     finished(ask(page, "Hello"))
-    page.evaluate("document.activeElement.blur()")
+    page.locator(".skip").focus()
     reached = []
     for _ in range(40):
         page.keyboard.press("Tab")
