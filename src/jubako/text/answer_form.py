@@ -13,6 +13,7 @@ from .call_grammar import CallGrammar
 from .call_schema import Tool
 from .grammar_check import check_constraint
 from .grammar_source import grammar_part
+from .grammar_worker import STAND_INS
 
 _LEAD = "\n\n"  # what models write between their thinking and the answer
 
@@ -65,6 +66,18 @@ def constraint_of(
             grammar.parts.append({**grammar_part(wanted.kind, wanted.source), "name": "answer"})
         start = f"{json.dumps(_LEAD)}{'' if after or not begun else '?'} " if after or begun else ""
         source = grammar.composed(f"start: {start}{ways}")
+        _check(source, marks)
         return Form(Constraint("composed", source, after), True, single, not after)
     source = grammar.composed(f"start: call{further}")
+    _check(source, marks)
     return Form(Constraint("composed", source, (marks.call,), optional=True), True, single)
+
+
+def _check(source: str, marks: Marks) -> None:
+    """Raise RequestError where all of it together is too much; tokens are named as the trial's vocabulary has them."""
+    for mark, stand_in in zip((marks.call, marks.end_call), STAND_INS, strict=True):
+        source = source.replace(f"<[{mark}]>", f"<[{stand_in}]>")
+    try:
+        check_constraint(Constraint("composed", source))
+    except RequestError as error:
+        raise RequestError(str(error).replace("the composed", "tools: their schemas together")) from None

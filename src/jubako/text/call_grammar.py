@@ -1,7 +1,12 @@
 """Grammars over the call syntax: answers that are valid calls, their arguments following the schemas.
 
-A string's text runs to the closing tag that `call_parser` takes for one, so that an argument may quote the syntax. The
-grammars are lists of llguidance's, as the constraint kind "composed" takes them.
+A string's text may hold anything but what ends it: the closing tag followed by a parameter that may come next, or by
+the end of the function and the token `</tool_call>`. `call_parser` takes the same for the end. For a function f whose
+parameter a may be followed by b:
+
+    f: "\\n<function=f>\\n" ("<parameter=a>\\n" va)
+    va: text aa
+    aa: "<parameter=b>\\n" vb | "</function>\\n" (end | more aa) | further aa
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from .grammar_check import check_constraint
 from .grammar_source import escaped_expression, with_options
 
 _ANY = "(?s:.*)"
+_CLOSE = "\n</parameter>\n"
+_END = "</function>\n"
 _NAME = re.compile(r"[^>\n]+")
 
 
@@ -27,9 +34,13 @@ class CallGrammar:
 
     def __init__(self, tools: Sequence[Tool], marks: Marks) -> None:
         """Raises RequestError for a strict tool whose schema can't be honoured."""
-        self._rules: list[str] = []
         self.parts: list[dict[str, Any]] = []
-        self._close = f"<[{marks.end_call}]>"
+        self._end = f"<[{marks.end_call}]>"
+        self._rules = [
+            f"text[lazy]: /{_ANY}{_expression(_CLOSE)}/",
+            f"MORE: /{_ANY}{_expression(_CLOSE)}/ & ~/{_expression(_CLOSE[1:])}{_ANY}/",
+            "more[lazy]: MORE",
+        ]
         names = [self._function(tool, f"f{i}") for i, tool in enumerate(tools)]
         self._rules.append(f"call: {' | '.join(names)}")
 
@@ -41,61 +52,65 @@ class CallGrammar:
     def _function(self, tool: Tool, rule: str) -> str:
         if not _NAME.fullmatch(tool.name) or not all(_NAME.fullmatch(p.name) for p in tool.arguments):
             raise RequestError(f"tool {tool.name!r:.80}: names of tools and parameters can't hold '>' or a line break")
-        self._tool, self._prefix = tool, rule
-        self._done: dict[tuple[str, ...], str] = {}
-        begin = json.dumps(f"\n<function={tool.name}>\n")
-        following, may_end = tool.following([])
-        ways = [f"{json.dumps(_opening(name))} {self._value(name)}" for name in following]
-        ways += [f'"</function>\\n" {self._close}'] if may_end else []
+        numbers = {parameter.name: i for i, parameter in enumerate(tool.arguments)}
+
+        def after(given: list[str]) -> tuple[list[str], bool]:
+            names, may_end = tool.following(given)
+            return [f"{_literal(_opening(name))} {rule}v{numbers[name]}" for name in names], may_end
+
+        ways, may_end = after([])
+        ways += [f"{_literal(_END)} {self._end}"] if may_end else []
+        begin = _literal(f"\n<function={tool.name}>\n")
         self._rules.append(f"{rule}: {begin} ({' | '.join(ways)})")
+        for parameter, number in zip(tool.arguments, numbers.values(), strict=True):
+            ways, may_end = after([parameter.name])
+            self._value(tool, parameter, f"{rule}v{number}", f"{rule}a{number}", f"{rule}t{number}")
+            ending = [f"{_literal(_END)} {self._end}"] if may_end else []
+            self._rules.append(f"{rule}a{number}: {' | '.join([*ways, *ending])}")
+            self._text(ways, tool.following([parameter.name]), f"{rule}t{number}")
         return rule
 
-    def _value(self, name: str) -> str:
-        """The rule for the value of a parameter and all that may come after it."""
-        if (name,) in self._done:
-            return self._done[name,]
-        rule = f"{self._prefix}v{len(self._done)}"
-        self._done[name,] = rule
-        parameter = self._tool.argument(name)
-        following, may_end = self._tool.following([name])
+    def _value(self, tool: Tool, parameter: Parameter, rule: str, after: str, after_text: str) -> None:
+        """The rule for a value, its closing tag, and all that may come after it."""
         ways = []
         for number, way in enumerate(_ways(parameter)):
-            if isinstance(way, str):
-                for target in following:
-                    lexeme = self._lexeme(f"{rule}w{number}n{following.index(target)}", way, _opening(target))
-                    ways.append(f"{lexeme} {self._value(target)}")
-                if may_end:
-                    lexeme = self._lexeme(f"{rule}w{number}e", way, "</function>\n")
-                    ways.append(f"{lexeme} ({self._close}{f' | {rule}' if way == _ANY else ''})")
+            name = f"{rule}w{number}"
+            if way == _ANY:
+                ways.append(f"text {after_text}")
+            elif isinstance(way, str):
+                self._rules.append(f"{name}[lazy]: /({escaped_expression(way)}){_expression(_CLOSE)}/")
+                ways.append(f"{name} {after}")
             else:
-                part = f"{rule}w{number}"
-                self.parts.append({"name": part, "json_schema": self._honoured(way, parameter)})
-                after = [f"{json.dumps(_opening(target))} {self._value(target)}" for target in following]
-                after += [f'"</function>\\n" {self._close}'] if may_end else []
-                ways.append(f'@{part} "\\n</parameter>\\n" ({" | ".join(after)})')
+                self.parts.append({"name": name, "json_schema": _honoured(way, tool, parameter)})
+                ways.append(f"@{name} {_literal(_CLOSE)} {after}")
         self._rules.append(f"{rule}: {' | '.join(ways)}")
-        return rule
 
-    def _lexeme(self, name: str, text: str, then: str) -> str:
-        """A terminal: a string's text, as short as may be, the closing tag, and what comes `then`."""
-        ending = escaped_expression(_quoted(f"\n</parameter>\n{then}"))
-        self._rules.append(f"{name}[lazy]: /({text}){ending}/")
-        return name
-
-    def _honoured(self, schema: Mapping[str, Any], parameter: Parameter) -> dict[str, Any]:
-        """The schema of a JSON value, or no more than its types where it can't be honoured and needn't be."""
-        whole = {**parameter.shared, **schema}
-        try:
-            check_constraint(Constraint("json_schema", json.dumps(whole)))
-        except RequestError as error:
-            if self._tool.strict:
-                raise RequestError(f"tool {self._tool.name}, parameter {parameter.name}: {error}") from None
-            whole = {"type": sorted(schema_types(schema, parameter.shared) - {"string"})}
-        return with_options(dict(whole))
+    def _text(self, ways: list[str], following: tuple[list[str], bool], rule: str) -> None:
+        """The rule for what may come after a closing tag in free text: an end of it, or further text."""
+        names, may_end = following
+        ends = [_CLOSE[1:], *map(_opening, names), *([_END] if may_end else [])]
+        barred = "|".join(map(_expression, ends))
+        terminal = rule.upper()
+        self._rules.append(f"{terminal}: /{_ANY}{_expression(_CLOSE)}/ & ~/({barred}){_ANY}/")
+        self._rules.append(f"{rule}further[lazy]: {terminal}")
+        ending = [f"{_literal(_END)} ({self._end} | more {rule})"] if may_end else []
+        self._rules.append(f"{rule}: {' | '.join([*ways, *ending, f'{rule}further {rule}'])}")
 
 
 def _opening(name: str) -> str:
     return f"<parameter={name}>\n"
+
+
+def _honoured(schema: Mapping[str, Any], tool: Tool, parameter: Parameter) -> dict[str, Any]:
+    """The schema of a JSON value, or no more than its types where it can't be honoured and needn't be."""
+    whole = {**parameter.shared, **schema}
+    try:
+        check_constraint(Constraint("json_schema", json.dumps(whole)))
+    except RequestError as error:
+        if tool.strict:
+            raise RequestError(f"tool {tool.name}, parameter {parameter.name}: {error}") from None
+        whole = {"type": sorted(schema_types(schema, parameter.shared) - {"string"})}
+    return with_options(dict(whole))
 
 
 def _ways(parameter: Parameter) -> Iterator[str | Mapping[str, Any]]:
@@ -113,9 +128,12 @@ def _ways(parameter: Parameter) -> Iterator[str | Mapping[str, Any]]:
 
 def _branches(schema: Mapping[str, Any], shared: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
     """The alternatives of a schema that a string is one of; others stay together."""
-    schema = resolved(schema, shared) if "string" in schema_types(schema, shared) else schema
+    if "string" not in schema_types(schema, shared):
+        yield schema
+        return
+    schema = resolved(schema, shared)
     alternatives = schema.get("anyOf", schema.get("oneOf"))
-    if "string" in schema_types(schema, shared) and isinstance(alternatives, list) and alternatives and depth:
+    if isinstance(alternatives, list) and alternatives and depth:
         for branch in alternatives:
             yield from _branches(branch if isinstance(branch, Mapping) else {}, shared, depth - 1)
     else:
@@ -147,6 +165,15 @@ def _is_expression(pattern: str) -> bool:
     return True
 
 
+def _literal(text: str) -> str:
+    """A string of a Lark grammar."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _expression(text: str) -> str:
+    """A regular expression of a Lark grammar that matches `text` alone."""
+    return escaped_expression(_quoted(text))
+
+
 def _quoted(text: str) -> str:
-    """A regular expression that matches `text` alone."""
-    return "".join(f"\\{c}" if c in r"\.+*?()|[]{}^$/-&~#" else c for c in text)
+    return "".join(f"\\{c}" if c in r"\.+*?()|[]{}^$-&~#" else c for c in text)

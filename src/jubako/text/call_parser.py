@@ -11,12 +11,9 @@ import re
 from collections.abc import Mapping
 
 from .call_schema import Parameter, Tool
+from .call_spelling import EXACT, LOOSE
 
-_HEAD = re.compile(r"\s*<function=([^>\n]+)>")
-_OPEN = re.compile(r"\s*<parameter=([^>\n]+)>")
-_CLOSE = "</parameter>"
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
-_END = re.compile(r"\s*</function>\s*")
 
 
 class CallParser:
@@ -32,6 +29,7 @@ class CallParser:
         self._read: list[str] = []
         self._tools = tools
         self._ordered = ordered
+        self._spelling = EXACT if ordered else LOOSE
         self._rest = ""  # read, not yet understood
         self._given: list[str] = []
         self._value: Parameter | None = None  # the parameter whose value is being read
@@ -56,17 +54,19 @@ class CallParser:
     def close(self) -> str | None:
         """The rest of the JSON if the token `</tool_call>` ends the call here; None if it is text like any other."""
         if self.name and not self.wrong:
-            if self._value is None and _END.fullmatch(self._rest):
+            spelling = self._spelling
+            if self._value is None and spelling.end.fullmatch(self._rest):
                 return "}" if self._given else "{}"
-            at = self._rest.rfind(_CLOSE)
-            if self._value and at >= 0 and _END.fullmatch(self._rest, at + len(_CLOSE)) and self._may_end():
+            at = self._rest.rfind(spelling.close)
+            ended = at >= 0 and spelling.end.fullmatch(self._rest, at + len(spelling.close))
+            if self._value and ended and self._may_end():
                 return self._finished_value(at) + "}"
         return None
 
     def _head(self) -> str:
-        match = _HEAD.match(self._rest)
+        match = self._spelling.head.match(self._rest)
         if match is None:
-            self.wrong = not _may_become(self._rest, "<function=") or "\n" in self._rest.lstrip()
+            self.wrong = not self._spelling.may_become_head(self._rest)
         elif match[1] not in self._tools:
             self.wrong = True
         else:
@@ -75,10 +75,10 @@ class CallParser:
         return ""
 
     def _between(self) -> tuple[str, bool]:
-        match = _OPEN.match(self._rest)
+        match = self._spelling.parameter.match(self._rest)
         if match is None:
-            ending = _END.fullmatch(self._rest) or _may_become(self._rest, "</function>", whole=False)
-            self.wrong = not (ending or _may_become(self._rest, "<parameter="))
+            ending = self._spelling.may_become_end(self._rest)
+            self.wrong = not (ending or self._spelling.may_become_parameter(self._rest, None))
             return "", False
         return self._begin(match[1], match.end()), True
 
@@ -94,25 +94,27 @@ class CallParser:
 
     def _within_value(self) -> tuple[str, bool]:
         assert self._value
-        at = self._rest.find(_CLOSE)
+        close = self._spelling.close
+        at = self._rest.find(close)
         while at >= 0:
-            match = _OPEN.match(self._rest, at + len(_CLOSE))
+            match = self._spelling.parameter.match(self._rest, at + len(close))
             if match and self._may_follow(match[1]) and not self._within_json_string(at):
                 out = self._finished_value(at)
                 return out + self._begin(match[1], match.end()), True
-            if self._undecided(self._rest[at + len(_CLOSE) :]):
+            if self._undecided(self._rest[at + len(close) :]):
                 break
-            at = self._rest.find(_CLOSE, at + 1)
+            at = self._rest.find(close, at + 1)
         if self._value.types != {"string"}:
             return "", False
         return self._certain(at), False
 
     def _certain(self, at: int) -> str:
         """JSON of the string's text that can't belong to its closing tag, which may begin at `at`."""
-        end = at if at >= 0 else len(self._rest) - _overlap(self._rest, _CLOSE)
-        if end > 0 and self._rest[end - 1] == "\n":
+        loose = self._spelling.loose  # then a line break before the value and one after it may be missing
+        end = at if at >= 0 else len(self._rest) - _overlap(self._rest, self._spelling.close)
+        if loose and end > 0 and self._rest[end - 1] == "\n":
             end -= 1
-        start = int(not self._begun and self._rest.startswith("\n"))
+        start = int(loose and not self._begun and self._rest.startswith("\n"))
         if end <= start:
             return ""
         out = ("" if self._begun else '"') + json.dumps(self._rest[start:end], ensure_ascii=False)[1:-1]
@@ -124,9 +126,8 @@ class CallParser:
         """What is still missing of the value's JSON; its closing tag begins at `at`."""
         assert self._value
         text = self._rest[:at]
-        if not self._begun:
-            text = text.removeprefix("\n")
-        text = text.removesuffix("\n")
+        if self._spelling.loose:
+            text = (text if self._begun else text.removeprefix("\n")).removesuffix("\n")
         out = json.dumps(text, ensure_ascii=False)[1:] if self._begun else self._value.json_text(text)
         self._value = None
         return out
@@ -151,24 +152,16 @@ class CallParser:
 
     def _undecided(self, tail: str) -> bool:
         """Whether what follows a closing tag may still become what ends the value."""
-        if self._may_end() and (_END.fullmatch(tail) or _may_become(tail, "</function>", whole=False)):
+        if self._may_end() and self._spelling.may_become_end(tail):
             return True
-        stripped = tail.lstrip()
-        if not stripped.startswith("<parameter="):
-            return _may_become(tail, "<parameter=")
-        name = stripped.removeprefix("<parameter=")
-        return any(self._may_follow(known) and known.startswith(name) for known in self._names(name))
+        return self._spelling.may_become_parameter(tail, self._names(tail))
 
-    def _names(self, name: str) -> list[str]:
+    def _names(self, tail: str) -> list[str]:
+        """The names that may come next; where any name may, the one that `tail` spells so far."""
         assert self.name
         known = [parameter.name for parameter in self._tools[self.name].arguments]
-        return known or ([name] if ">" not in name and "\n" not in name else [])
-
-
-def _may_become(text: str, tag: str, whole: bool = True) -> bool:
-    """Whether `text` is blanks and the beginning of `tag`; `whole`: or all of it and more."""
-    text = text.lstrip()
-    return tag.startswith(text) if len(text) < len(tag) else whole and text.startswith(tag)
+        free = tail.partition("<parameter=")[2]
+        return [name for name in known or [free.partition(">")[0]] if "\n" not in name and self._may_follow(name)]
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 import llguidance
 
+STAND_INS = (257, 258)
+
 
 def limits() -> llguidance.LLParserLimits:
     """What a grammar may cost: a tenth of a second for its tables, some milliseconds for a step, 100 MB."""
@@ -30,12 +32,12 @@ def limits() -> llguidance.LLParserLimits:
 
 
 class ByteTokens:
-    """A vocabulary of the 256 bytes and an end token."""
+    """A vocabulary of the 256 bytes, an end token, and two more that grammars may name by id (`STAND_INS`)."""
 
     eos_token_id = 256
     bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (256,)
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>", b"<call>", b"</call>")
+    special_token_ids = (256, *STAND_INS)
     is_tokenizer_wrapper = True
 
     def __call__(self, text: str) -> list[int]:
