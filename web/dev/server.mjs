@@ -56,7 +56,7 @@ function status() {
     sequences: { running: speed ? 1 : 0, waiting: speed ? 2 : 0, limit: 8 },
     speed: { tokens_per_second: now, prompt_tokens_per_second: speed ? 200 + 150 * wave : 0, tokens_per_step: 2.31 },
     step: { count: 4211, ms: 2.5, stages: { draft: 0.31, forward: 1.9, sample: 0.12, "keep states": 0.06 } },
-    drafts: { drafted: [4000, 3900, 3700], accepted: [3200, 2300, 1400] },
+    drafts: { drafted: [4000, 3900, 3700, 300, 200, 150, 90, 40, 20, 10, 9, 8, 7, 6], accepted: [3200, 2300, 1400, 100, 80, 40, 20, 9, 7, 5, 4, 3, 2, 1] },
     prefix: { entries: 14, bytes: 3.2e8, budget: 1e9, hits: 31, misses: 9, cached_tokens: 61000, prompt_tokens: 80000 },
     kv: { tokens: 5120, bytes: 6.6e7 },
     boxes: [

@@ -2,11 +2,8 @@ import { send } from "../actions";
 import { model } from "../model";
 import { Stack } from "./stack";
 
-const EXAMPLES = [
-  "Tell me a story about a box of lacquer.",
-  "Write a function that merges two sorted lists.",
-  "What are the boxes of a jubako for?",
-];
+const EXAMPLES = ["Tell me a story about a box of lacquer.", "Write a function that merges two sorted lists.", "What are the boxes of a jubako for?"];
+const SMALL_EXAMPLES = ["Who are you?", "What is 347 + 288?"]; // what the model that ships was taught
 
 /** What stands where the first message will be. */
 export function Empty() {
@@ -16,7 +13,7 @@ export function Empty() {
       <h3>What lies on top is eaten first.</h3>
       <p>{model.value ? `${model.value.id} runs on this machine.` : "The model runs on this machine."} Nothing you write leaves it.</p>
       <ul>
-        {EXAMPLES.map((text) => (
+        {(model.value?.id === "jubako-small" ? SMALL_EXAMPLES : EXAMPLES).map((text) => (
           <li>
             <button type="button" onClick={() => send(text, [])}>
               {text}

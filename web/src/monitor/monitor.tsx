@@ -63,7 +63,7 @@ function Figures({ status }: { status: Status }) {
   const figures: [string, string, string][] = [
     [decimal(speed?.tokens_per_second), "tok/s", "now"],
     [decimal(step?.ms, 2), "ms", "per step"],
-    [decimal(speed?.tokens_per_step, 2), "tokens", "per step"],
+    [decimal(speed?.tokens_per_step || undefined, 2), "tokens", "per step"],
     [percent(prefix?.hits, prefix && prefix.hits + prefix.misses), "", "prefix hits"],
     [count(totals?.generated_tokens), "tokens", "written"],
     [duration(uptime_seconds), "", restarts ? `up, ${restarts} restarts` : "up"],
