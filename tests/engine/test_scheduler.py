@@ -11,7 +11,8 @@ import pytest
 from together import SMALL, Heard, alone, request, run, words
 
 import jubako
-from jubako.core import Failed, Finished, Reading, Tokens
+from jubako.core import Failed, Finished, Reading, Request, Tokens
+from jubako.engine.depth import Plan
 from jubako.engine.room import plan_room
 from jubako.engine.scheduler import Scheduler
 
@@ -29,9 +30,20 @@ def tiny() -> jubako.Model:
     return jubako.load(TINY)
 
 
-@pytest.mark.parametrize("drafts", [0, 3, None])
-def test_each_text_is_what_it_would_be_alone(small: jubako.Model, drafts: int | None) -> None:
-    """Greedy and seeded, of many lengths, some joining while others decode."""
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts as many as are allowed, of both proposers in turn, whatever they gain."""
+    turns = iter(range(10**9))
+
+    def plan(costs: object, acceptance: object, layer: int, suffix: int, match: int, sequences: int) -> Plan:
+        return Plan("suffix", suffix) if suffix and next(turns) % 2 else Plan("layer", layer)
+
+    monkeypatch.setattr("jubako.engine.draft.best_plan", plan)
+
+
+@pytest.fixture(scope="module")
+def crowd(small: jubako.Model) -> list[tuple[Request, list[int]]]:
+    """Requests of many lengths, greedy and seeded, with their texts alone."""
     rng = np.random.default_rng(7)
     options: list[dict[str, Any]] = [
         {},
@@ -40,25 +52,32 @@ def test_each_text_is_what_it_would_be_alone(small: jubako.Model, drafts: int | 
         {"temperature": 0.7, "top_p": 0.9, "frequency_penalty": 0.3},
     ]
     requests = [
-        request(f"r{i}", words(rng, int(rng.integers(1, 300))), int(rng.integers(1, 24)), seed=i, **options[i % 4])
+        request(f"r{i}", words(rng, int(rng.integers(1, 250))), int(rng.integers(1, 24)), seed=i, **options[i % 4])
         for i in range(10)
     ]
+    return [(one, alone(small, one)) for one in requests]
+
+
+@pytest.mark.parametrize("drafts", [0, 3, None])
+def test_each_text_is_what_it_would_be_alone(
+    small: jubako.Model, crowd: list[tuple[Request, list[int]]], eager: None, drafts: int | None
+) -> None:
+    """Some join while others decode, two wait for a place."""
     scheduler = Scheduler(small, sequences=8, drafts=drafts, prefix_bytes=64 << 20)
-    for one in requests[:6]:
+    for one, _ in crowd[:6]:
         scheduler.submit(one)
     heard = Heard()
     for _ in range(9):
         heard.take(scheduler.step())
-    later = run(scheduler, *requests[6:])
-    heard.take(later.events)
-    for one in requests:
-        assert heard.tokens(one.id) == alone(small, one)
+    heard.take(run(scheduler, *(one for one, _ in crowd[6:])).events)
+    for one, text in crowd:
+        assert heard.tokens(one.id) == text
         end = heard.end(one.id)
         assert isinstance(end, Finished) and end.stats.finish_reason == "length"
         assert end.stats.generated_tokens == one.max_tokens and end.stats.prompt_tokens == len(one.prompt)
 
 
-def test_drafts_are_used_and_shared_out(small: jubako.Model) -> None:
+def test_drafts_are_used_and_shared_out(small: jubako.Model, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = small.encode("one two three four five six seven eight " * 6)
     scheduler = Scheduler(small, drafts=3, prefix_bytes=1 << 20)
     end = run(scheduler, request("a", prompt, 40)).end("a")
@@ -70,11 +89,8 @@ def test_drafts_are_used_and_shared_out(small: jubako.Model) -> None:
         seen.append(sum(len(ids) for ids, _ in parts))
         return step(parts)
 
-    small.executor.step = watch  # type: ignore[method-assign]
-    try:
-        run(scheduler, *(request(f"r{i}", prompt[i:], 12, drafts=15) for i in range(8)))
-    finally:
-        small.executor.step = step  # type: ignore[method-assign]
+    monkeypatch.setattr(small.executor, "step", watch)
+    run(scheduler, *(request(f"r{i}", prompt[i:], 12, drafts=15) for i in range(8)))
     assert 8 < max(seen) <= 16
 
 
@@ -127,13 +143,13 @@ def test_the_same_prompt_again_reads_less_than_a_page(small: jubako.Model) -> No
 
 def test_a_common_beginning_is_read_once_by_requests_that_come_together(small: jubako.Model) -> None:
     rng = np.random.default_rng(4)
-    system = words(rng, 600)
+    system = words(rng, 560)
     requests = [request(f"r{i}", (*system, *words(rng, 40 + i)), 3) for i in range(4)]
     scheduler = Scheduler(small)
     heard = run(scheduler, *requests)
     for one in requests:
         assert heard.tokens(one.id) == alone(small, one)
-    assert scheduler.status()["totals"]["prompt_tokens"] < 600 + 4 * 64
+    assert scheduler.status()["totals"]["prompt_tokens"] < 560 + 4 * 64
 
 
 def test_cancelling_keeps_what_was_read(small: jubako.Model) -> None:
@@ -315,3 +331,5 @@ def test_status_counts_what_happened(tiny: jubako.Model) -> None:
     assert status["kv"]["tokens"] == 4 * 64 and status["step"]["count"] >= 6
     assert status["step"]["ms"] == pytest.approx(sum(status["step"]["stages"].values()))
     assert status["memory"]["process_bytes"] > 0
+    ram, _ = status["boxes"]
+    assert {part["name"] for part in ram["parts"]} == {"dense weights", "experts", "keys and values", "saved states"}

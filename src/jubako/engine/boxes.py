@@ -3,33 +3,62 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from ..arch.network import Experts, Ngram
+from ..arch.tensor import Tensor
 from ..arch.weights import Network
 
 
-def boxes(network: Network, paths: Sequence[Path], memory: Mapping[str, int], disk: Mapping[str, int]) -> list[Any]:
-    """Main memory and SSD with their sizes and parts in bytes.
+@dataclass(frozen=True)
+class Held:
+    """Bytes that the engine keeps beside the weights: pages of keys and values, other states, files on disk."""
 
-    paths: the model's files, which are mapped. memory, disk: what the engine itself keeps there.
-    """
-    layers = [*network.layers, *([network.draft.layer] if network.draft else [])]
-    experts = sum(tensor.nbytes for layer in layers for tensor in _routed(layer.experts))
-    table = sum(layer.ngram.table.nbytes for layer in layers if layer.ngram)
-    dense = sum(path.stat().st_size for path in paths) - experts - table
-    return [
-        _box("RAM", psutil.virtual_memory().total, {"dense weights": dense, "experts": experts, **memory}),
-        _box("SSD", shutil.disk_usage(paths[0].parent).total, {"n-gram table": table, **disk}),
-    ]
+    pages: int
+    states: int
+    disk: int = 0
 
 
-def _routed(experts: Any) -> tuple[Any, ...]:
-    return experts.gate, experts.up, experts.down
+def weight_bytes(network: Network) -> dict[str, int]:
+    """Bytes of the weights in use, by what decides where they lie."""
+    sizes = {"dense weights": 0, "experts": 0, "n-gram table": 0}
+    counted: set[int] = set()
+    for kind, tensor in _tensors(network):
+        if id(tensor) not in counted:
+            counted.add(id(tensor))
+            sizes[kind] += tensor.nbytes
+    return sizes
+
+
+def boxes(weights: Mapping[str, int], held: Held, file: Path, video: int = 0) -> list[dict[str, Any]]:
+    """The tiers with their sizes and parts. file: one of the model's. video: bytes of the card that holds it."""
+    table = weights["n-gram table"]
+    first = {"dense weights": weights["dense weights"], "experts": weights["experts"], "keys and values": held.pages}
+    saved = {"saved states": held.states}
+    ram = _box("RAM", psutil.virtual_memory().total, saved if video else {**first, **saved})
+    ssd = _box("SSD", shutil.disk_usage(file.parent).total, {"n-gram table": table, "sessions": held.disk})
+    return [_box("VRAM", video, first), ram, ssd] if video else [ram, ssd]
 
 
 def _box(name: str, size: int, parts: Mapping[str, int]) -> dict[str, Any]:
     return {"name": name, "bytes": size, "parts": [{"name": n, "bytes": b} for n, b in parts.items() if b > 0]}
+
+
+def _tensors(part: object, kind: str = "dense weights") -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a part of the network."""
+    if isinstance(part, Tensor):
+        yield kind, part
+    elif isinstance(part, list):
+        for item in part:
+            yield from _tensors(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            routed = isinstance(part, Experts) and field.name in ("gate", "up", "down")
+            table = isinstance(part, Ngram) and field.name == "table"
+            own = "experts" if routed else "n-gram table" if table else "dense weights"
+            yield from _tensors(getattr(part, field.name), own)

@@ -70,6 +70,7 @@ class Recall:
         figures: dict[str, Any] = {
             "entries": len(prefix),
             "bytes": prefix.bytes,
+            "states": prefix.fixed_bytes,
             "budget": prefix.budget,
             "hits": self._hits,
             "misses": self._misses,

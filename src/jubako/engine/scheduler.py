@@ -13,13 +13,13 @@ from ..core import Event, Failed, Finished, GenerationStats, Request, TokenChoic
 from ..errors import JubakoError, MachineError, RequestError
 from ..text.rules import TokenRule
 from .boxes import Held, boxes, weight_bytes
-from .boxes import boxes
 from .checkpoint import SPACING, checkpoint_positions
 from .draft import DraftOptions, verify
 from .executor import STEP_COLUMNS
 from .gauges import Gauges
 from .identity import model_key
 from .model import CHUNK, Model
+from .pace import Pace
 from .recall import Recall
 from .room import Room
 from .running import Running
@@ -27,8 +27,6 @@ from .store import SessionStore
 
 log = logging.getLogger(__name__)
 
-PAUSE = 0.25  # seconds that the chunk of a prompt may hold up those who decode
-SMALLEST_CHUNK = 64
 WORTH_WAITING = 256  # tokens of a common beginning for which a request waits until another has read them
 
 
@@ -74,8 +72,7 @@ class Scheduler:
         self._cancelled: set[str] = set()
         self._gauges = Gauges()
         self._weights = weight_bytes(model.network)
-        self._read_rate = 0.0  # prompt tokens per second
-        self._owed = 0.0  # seconds of decoding before the next chunk of a prompt
+        self._pace = Pace(CHUNK)
         self._turn = 0
 
     @property
@@ -114,7 +111,7 @@ class Scheduler:
         reading = [run for run in self._running if run.reading]
         decoding = [run for run in self._running if not run.reading]
         self._turn += 1
-        if reading and (not decoding or self._owed <= 0):
+        if reading and (not decoding or self._pace.prompt_is_due):
             self._read(min(reading, key=lambda run: run.served), bool(decoding), events)
         elif decoding:
             self._decode(decoding, events)
@@ -130,15 +127,15 @@ class Scheduler:
     def status(self) -> dict[str, Any]:
         """Figures of now, as plain numbers."""
         memory, figures = psutil.virtual_memory(), self._gauges.figures()
-        prefix, kv, states = self._recall.figures(), self._room.figures(), self._limit * self._room.layout.fixed_bytes
-        held = {"kv": kv["bytes"], "sequences": states, "prefix store": prefix["states"]}
-        on_disk = {"sessions": prefix.get("disk", {}).get("bytes", 0)}
+        prefix, kv = self._recall.figures(), self._room.figures()
+        states = prefix["states"] + self._limit * self._room.layout.fixed_bytes
+        held = Held(kv["bytes"], states, prefix.get("disk", {}).get("bytes", 0))
         return {
             "sequences": {"running": len(self._running), "waiting": len(self._waiting), "limit": self._limit},
             **figures,
             "prefix": {**prefix, **figures["totals"]},
             "kv": kv,
-            "boxes": boxes(self.model.network, self.model.paths, held, on_disk),
+            "boxes": boxes(self._weights, held, self.model.paths[0]),
             "memory": {
                 "process_bytes": psutil.Process().memory_info().rss,
                 "available_bytes": memory.available,
@@ -235,21 +232,14 @@ class Scheduler:
     # Steps
 
     def _read(self, run: Running, others: bool, events: list[tuple[str, Event]]) -> None:
-        """The next chunk of a prompt; small where others wait for it."""
-        most = CHUNK
-        if others:
-            most = int(self._read_rate * PAUSE) // SMALLEST_CHUNK * SMALLEST_CHUNK
-            most = min(CHUNK, max(SMALLEST_CHUNK, most))
+        """The next chunk of a prompt."""
         run.served = self._turn
-        chunk = run.chunk(most)
+        chunk = run.chunk(self._pace.chunk(others))
         try:
             with self._gauges.stage("prefill"):
                 self._need(run.state.lacks(run.state.position + len(chunk)))
                 logits = self._executor.forward(chunk, run.state, last_only=True)[-1]
-            seconds = self._gauges.spent()
-            rate = len(chunk) / seconds
-            self._read_rate = rate if self._read_rate == 0 else 0.7 * self._read_rate + 0.3 * rate
-            self._owed = seconds if others else 0.0
+            self._pace.read(len(chunk), self._gauges.spent(), others)
             if not np.isfinite(logits.max()):
                 raise JubakoError(f"the network's numbers broke down before position {run.state.position}")
             if run.checkpoint_due():
@@ -278,7 +268,7 @@ class Scheduler:
             for run in runs:
                 self._fail(run, error, events)
             return
-        self._owed -= self._gauges.spent()
+        self._pace.decoded(self._gauges.spent())
         generated = 0
         for run, rows in zip(runs, logits, strict=True):
             run.served = self._turn
