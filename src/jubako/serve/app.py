@@ -21,6 +21,7 @@ from .body import Bodies, BodyLimits
 from .front import Front
 from .guard import Guard
 from .openai import chat, completions, models, tokens
+from .openai.fields import MOST_ID
 from .problems import Problem, problem_of, shape_for
 from .responses import responses
 from .stream import ClientGone
@@ -52,13 +53,13 @@ def build(service: Service, guard: Guard, limits: BodyLimits) -> ASGIApp:
     app.state.service = service
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.openapi = lambda: _true_openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _true_openapi(app, service.tokenizer.vocab_size)  # type: ignore[method-assign]
     service.metrics.paths = frozenset(path for path in app.openapi()["paths"] if "{" not in path)
     return Front(Bodies(app, limits), guard, service.metrics)
 
 
-def _true_openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's page without the status 422 that this server never gives."""
+def _true_openapi(app: FastAPI, vocabulary: int) -> dict[str, Any]:
+    """FastAPI's page without the status 422 that this server never gives, token ids bounded by the vocabulary."""
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         for path in schema["paths"].values():
@@ -66,7 +67,15 @@ def _true_openapi(app: FastAPI) -> dict[str, Any]:
                 operation["responses"].pop("422", None)
         for name in ("HTTPValidationError", "ValidationError"):
             schema.get("components", {}).get("schemas", {}).pop(name, None)
+        _bound_ids(schema, vocabulary)
     return app.openapi_schema or {}
+
+
+def _bound_ids(schema: Any, vocabulary: int) -> None:
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        if isinstance(part, dict) and part.get("maximum") == MOST_ID:
+            part["maximum"] = vocabulary - 1
+        _bound_ids(part, vocabulary)
 
 
 def answer_problem(http: HttpRequest, problem: Problem) -> Response:
@@ -79,16 +88,18 @@ async def _explained(http: HttpRequest, error: Exception) -> Response:
 
 
 async def _invalid(http: HttpRequest, error: Exception) -> Response:
-    """The first thing that is wrong with a body, its field named as a path."""
+    """What is wrong with a body: of all that pydantic finds, the complaint that goes deepest, its field as a path."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return answer_problem(http, Problem("invalid", f"the body is not JSON: {first['ctx']['error']}"))
-    field = _field(first["loc"][1:], error.body, first["type"] == "missing")
-    return answer_problem(http, Problem("invalid", f"{field or 'the body'}: {first['msg']}", field))
+    found = error.errors()
+    if found[0]["type"] == "json_invalid":
+        return answer_problem(http, Problem("invalid", f"the body is not JSON: {found[0]['ctx']['error']}"))
+    fields = [_field(one["loc"][1:], error.body, one["type"] == "missing") for one in found]
+    deepest = max(range(len(found)), key=lambda place: len(fields[place].split(".")) if fields[place] else 0)
+    field, said = fields[deepest], found[deepest]["msg"]
+    return answer_problem(http, Problem("invalid", f"{field or 'the body'}: {said}", field or None))
 
 
-def _field(where: Sequence[int | str], body: Any, missing: bool) -> str | None:
+def _field(where: Sequence[int | str], body: Any, missing: bool) -> str:
     """The path of a field: what pydantic says without the names of types that it tried."""
     path: list[str] = []
     for place, part in enumerate(where):
@@ -97,7 +108,7 @@ def _field(where: Sequence[int | str], body: Any, missing: bool) -> str | None:
             path.append(str(part))
         elif missing and place == len(where) - 1:
             path.append(str(part))
-    return ".".join(path) or None
+    return ".".join(path)
 
 
 async def _http(http: HttpRequest, error: Exception) -> Response:

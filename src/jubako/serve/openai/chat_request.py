@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, JsonValue
 
-from .fields import Body, Int, Sampling, StreamOptions
+from .fields import Body, Sampling, StreamOptions, Whole
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
+_PARTS: JsonValue = [
+    {
+        "properties": {"type": {"enum": ["text", "input_text", "output_text"]}, "text": {"type": "string"}},
+        "required": ["text"],
+    },
+    {"properties": {"type": {"const": "refusal"}, "refusal": {"type": "string"}}, "required": ["refusal"]},
+]
+
 
 class Part(Body):
-    """A part of a message. This model reads text: parts of type "text" or "refusal"."""
+    """A part of a message. This model reads text only."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": _PARTS})
 
     type: str
     text: str | None = None
@@ -85,14 +95,14 @@ class Thinking(Body):
     """As Anthropic's interface and others have it."""
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
-    budget_tokens: Annotated[Int, Field(ge=0)] | None = None
+    budget_tokens: Annotated[int, Field(ge=0), Whole] | None = None
 
 
 class Reasoning(Body):
     """As OpenRouter and the Responses interface have it."""
 
     effort: str | None = None
-    max_tokens: Annotated[Int, Field(ge=0)] | None = None
+    max_tokens: Annotated[int, Field(ge=0), Whole] | None = None
     enabled: bool | None = None
 
 
@@ -101,14 +111,14 @@ class ChatRequest(Sampling):
 
     model: str | None = Field(None, description="Any name; the loaded model answers.")
     messages: Annotated[list[Message], Field(min_length=1, max_length=20_000)]
-    max_tokens: Annotated[Int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[Int, Field(ge=1)] | None = None
-    n: Annotated[Int, Field(ge=1, le=32)] | None = None
+    max_tokens: Annotated[int, Field(ge=1), Whole] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), Whole] | None = None
+    n: Annotated[int, Field(ge=1, le=32), Whole] | None = None
     stop: str | Annotated[list[str], Field(max_length=64)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), Whole] | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[ToolDefinition], Field(max_length=1024)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -119,7 +129,7 @@ class ChatRequest(Sampling):
     thinking: Thinking | None = Field(None, description="Thinking on or off, and its budget in tokens.")
     reasoning: Reasoning | None = Field(None, description="Thinking on or off, its effort and budget in tokens.")
     enable_thinking: bool | None = Field(None, description="Thinking on or off.")
-    thinking_budget: Annotated[Int, Field(ge=0)] | None = Field(None, description="Most tokens of thinking.")
+    thinking_budget: Annotated[int, Field(ge=0), Whole] | None = Field(None, description="Most tokens of thinking.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the chat template.")
     continue_final_message: bool | None = Field(
         None, description="Continue the last message, an assistant's. That is the default; false: answer after it."

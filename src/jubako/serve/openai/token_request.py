@@ -7,12 +7,11 @@ from typing import Annotated
 from pydantic import Field
 
 from .chat_request import Message
-from .completion_request import TokenIds
-from .fields import Body
+from .fields import Body, TokenId
 
 
 class TokenizeRequest(Body):
-    """Exactly one of content, prompt and messages."""
+    """A text or a chat; of several the last of these that is given counts."""
 
     content: str | None = None
     prompt: str | None = Field(None, description="Another name of content.")
@@ -22,4 +21,4 @@ class TokenizeRequest(Body):
 
 
 class DetokenizeRequest(Body):
-    tokens: TokenIds
+    tokens: Annotated[list[TokenId], Field(max_length=1_000_000)]

@@ -11,7 +11,6 @@ from starlette.requests import Request as HttpRequest
 from ...text.chat import Conversation
 from ...text.tokenizer import Tokenizer
 from ..answer import Service
-from ..problems import Refused
 from .convert import plain_messages
 from .responses import ERRORS, Detokenized, Tokenized
 from .token_request import DetokenizeRequest, TokenizeRequest
@@ -39,12 +38,9 @@ async def detokenize(body: DetokenizeRequest, http: HttpRequest) -> Detokenized:
 
 
 def _encode(service: Service, body: TokenizeRequest) -> list[int]:
-    given = [value for value in (body.content, body.prompt, body.messages) if value is not None]
-    if len(given) != 1:
-        raise Refused("invalid", f"{len(given)} of content, prompt and messages are given; give exactly one")
     if body.messages is not None:
         return list(service.preparer.prepare(Conversation(plain_messages(body.messages))).prompt)
-    return service.tokenizer.encode(body.content or body.prompt or "", special=bool(body.parse_special))
+    return service.tokenizer.encode(body.prompt or body.content or "", special=bool(body.parse_special))
 
 
 def _piece(tokenizer: Tokenizer, id: int) -> str | list[int]:
