@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import jubako
+from jubako.cli.open import small_model as small_files
 from jubako.engine.model import Model
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -13,4 +14,4 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def small_model() -> Model:
-    return jubako.load(Path(jubako.__file__).parent / "models" / "jubako-small.gguf", threads=1)
+    return jubako.load(small_files(), threads=1)

@@ -65,7 +65,7 @@ def accepted(reference: Reference, ids: list[int], length: int) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="+", help="the trunk, then the draft layer's file")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--length", type=int, default=96)

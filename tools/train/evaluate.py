@@ -132,7 +132,7 @@ def bits_per_byte(model: Model, documents: Sequence[str], tokens: int, window: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="+", help="the trunk, then the draft layer's file")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--tasks", default=",".join(TESTED))

@@ -1,6 +1,6 @@
 """From trained weights to files: GGUF in 16 bit or quantised, and the error that quantising makes.
 
-python -m tools.train.export weights.safetensors… small.gguf [--types bf16] [--trunk]
+python -m tools.train.export weights.safetensors… small.gguf [--types bf16] [--part trunk]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SMALL = ("*norm*", "*conv1d*", "*ssm_dt*", "*ssm_a", "*ssm_alpha*", "*ssm_beta*"
 TYPES = {
     "bf16": {"*": "BF16"},
     "f32": {"*": "F32"},
+    "drafts": {"*_exps.*": "Q5_0", "*": "Q8_0"},
     "shipped": {
         "*_exps.*": "Q5_0",
         "per_layer_token_embd*": "IQ4_NL",
@@ -58,16 +59,19 @@ def write_gguf(path: Path, config: Config, weights: dict[str, Tensor], vocabular
             writer.write(name, encode(block_type(type_of(name, choice)), values.contiguous().numpy()))
 
 
-def without_draft(config: Config, weights: dict[str, Tensor]) -> tuple[Config, dict[str, Tensor]]:
-    """The trunk alone: llama.cpp refuses files that hold tensors of a draft layer."""
+def part_of(config: Config, weights: dict[str, Tensor], part: str) -> tuple[Config, dict[str, Tensor]]:
+    """The "trunk" or the "draft" layer of all weights, as two files are published; llama.cpp reads only the first."""
+    draft = {name: weight for name, weight in weights.items() if name.startswith(f"blk.{config.layers}.")}
+    if part == "draft":
+        return config, draft
     ratios = config.compress_ratios[: config.layers]
-    kept = {name: weight for name, weight in weights.items() if not name.startswith(f"blk.{config.layers}.")}
+    kept = {name: weight for name, weight in weights.items() if name not in draft}
     return replace(config, draft_layers=0, compress_ratios=ratios), kept
 
 
 def load_weights(paths: list[Path]) -> dict[str, Tensor]:
-    """The float32 weights of a checkpoint in several safetensors files."""
-    return {name: tensor.float() for path in sorted(paths) for name, tensor in load_file(path).items()}
+    """The float32 weights of a checkpoint in several safetensors files; those of later files replace earlier ones."""
+    return {name: tensor.float() for path in paths for name, tensor in load_file(path).items()}
 
 
 if __name__ == "__main__":
@@ -76,9 +80,12 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("--vocabulary", type=Path, default=Path(".ship/vocabulary.json"))
     parser.add_argument("--types", choices=list(TYPES), default="shipped")
-    parser.add_argument("--trunk", action="store_true", help="leave the draft layer out")
+    parser.add_argument("--part", choices=["all", "trunk", "draft"], default="all")
     arguments = parser.parse_args()
     config, weights = small_config(), load_weights(arguments.weights)
-    if arguments.trunk:
-        config, weights = without_draft(config, weights)
-    write_gguf(arguments.out, config, weights, load(arguments.vocabulary), arguments.types)
+    vocabulary = load(arguments.vocabulary)
+    if arguments.part != "all":
+        config, weights = part_of(config, weights, arguments.part)
+    if arguments.part == "draft":
+        vocabulary = {}
+    write_gguf(arguments.out, config, weights, vocabulary, arguments.types)

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 NOTE = "No model named (-m FILE): using Jubako Small, a very small model for trying Jubako (docs/model-card.md)."
 
 
-def small_model() -> Path:
-    """The model that ships with Jubako, used when none is named. Raises RequestError where it was left out."""
-    path = Path(__file__).parents[1] / "models" / "jubako-small.gguf"
-    if not path.exists():
+def small_model() -> list[Path]:
+    """The files of the model that ships with Jubako, trunk and draft layer, used when none is named.
+
+    Raises RequestError where they were left out.
+    """
+    folder = Path(__file__).parents[1] / "models"
+    files = [folder / "jubako-small.gguf", folder / "jubako-small-mtp.gguf"]
+    if not all(file.exists() for file in files):
         raise RequestError("no model: name a file with -m FILE")
-    return path
+    return files
 
 
 def open_with_status(
@@ -31,7 +35,7 @@ def open_with_status(
 
     console = Console(stderr=True)
     if not files:
-        files = [small_model()]
+        files = small_model()
         console.print(NOTE, style="dim")
     with console.status(f"Loading {files[0].name} …"):
         return load(files, device, threads=threads, kv_bits=kv_bits, context=context)

@@ -38,7 +38,7 @@ def serve(
 ) -> None:
     """Serve the files, or the small model where none is named."""
     if not files:
-        files = [small_model()]
+        files = small_model()
         print(NOTE, file=sys.stderr)
     run(
         Config(
