@@ -31,12 +31,12 @@ def orthogonal(matrices: Tensor) -> Tensor:
 class Muon:
     """Matrices of one shape are stepped together."""
 
-    def __init__(self, weights: list[nn.Parameter]) -> None:
+    def __init__(self, weights: list[nn.Parameter], compiled: bool) -> None:
         self.groups: dict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
         for weight in weights:
             self.groups[tuple(weight.shape[-2:])].append(weight)
         self.momenta = {weight: torch.zeros_like(weight) for weight in weights}
-        self.orthogonal = torch.compile(orthogonal, dynamic=False) if weights[0].is_cuda else orthogonal
+        self.orthogonal = torch.compile(orthogonal, dynamic=False) if compiled else orthogonal
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float = 0.95) -> None:
@@ -57,9 +57,9 @@ class Muon:
 class Optimiser:
     """Both, over the weights of a network by name; `step` takes a factor on all rates."""
 
-    def __init__(self, weights: dict[str, nn.Parameter]) -> None:
+    def __init__(self, weights: dict[str, nn.Parameter], compiled: bool = True) -> None:
         others = {name for name in weights if any(fnmatchcase(name, pattern) for pattern in (*SMALL, *TABLES))}
-        self.muon = Muon([weight for name, weight in weights.items() if name not in others])
+        self.muon = Muon([weight for name, weight in weights.items() if name not in others], compiled)
         groups = [{"params": [weights[name]], "lr": RATES.get(name, SMALL_RATE)} for name in sorted(others)]
         self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.97), weight_decay=0.0, fused=True)
         self.rates = [RATES.get(name, SMALL_RATE) for name in sorted(others)]

@@ -1,127 +1,190 @@
 # mypy: disable-error-code="no-untyped-call,no-any-return,arg-type"
-"""Teach the draft layer alone what the finished (quantised) trunk would say, three drafts deep.
+"""Teach the draft layer alone what the finished (quantised) trunk writes, three drafts deep.
 
-    python -m tools.train.tune_drafts DATA SMALL.gguf OUT --seconds 120
+    python -m tools.train.tune_drafts PASSAGES.npz.xz TRUNK.gguf DRAFTS.gguf OUT --seconds 480
 
-At depths two and three the layer sees what it will see when it drafts: its own streams for the token at hand, the
-trunk's for all tokens before. The target is the trunk's own distribution, sharpened. OUT receives drafts.safetensors.
+Most lines are the trunk's own: it continues passages of training text greedily while training goes on. Some are
+training rows as they stand, longer, so that long contexts are not forgotten. The last part trains through quantisation.
+OUT receives drafts.safetensors (float32), a checkpoint of it now and then, and drafts.tsv.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from jubako.arch.config import Config
 from jubako.files import open_model
 
-from . import network
+from .continuations import Writer
+from .draft_lines import Passages, Store, rows_as_lines
+from .draft_loss import DraftLoss, kept
 from .geometry import small_config
 from .model import DRAFTS, Model, make_pass
-from .network import Network, Pass, Weights
+from .network import Network, Weights
 from .optimiser import Optimiser
-from .train import Data
+from .rounding import as_stored
 
-WINDOW, SHARPNESS, RATE = 2048, 1.5, 0.5
+LENGTH, SKIP = 384, 128  # tokens of a line; those at its start only give keys
+LONG, LONG_BATCH, LONG_EVERY = 2048, 10, 8
+RATE, WARM_UP = 0.7, 100
+ROUNDED_FROM = 0.6  # share of the time
+WRITING = 0.4  # time for writing new lines, per time of training
+TYPES = "drafts"
+TEST_LENGTH = 96  # tokens written per line when drafts are counted
 
 
-def load_gguf(net: Network, path: Path) -> None:
-    """Weights of a GGUF file, as quantised."""
-    tensors = open_model(path).tensors
+def load_gguf(net: Network, *paths: Path) -> None:
+    """Weights of GGUF files, as quantised."""
+    tensors = open_model(list(paths)).tensors
     with torch.no_grad():
         for name, weight in net.weights.items():
             values = tensors[name].float32()
             weight.copy_((-values).log() if name.endswith("ssm_a") else values)
 
 
-def draft_layer(
-    streams: Tensor, w: Weights, config: Config, run: Pass, past: tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The draft layer's streams, and its keys and values. past: those of depth one, which later depths look back on."""
-    mixed, inject = network.hyper_mix(streams, w, "hc_attn_")
-    q, gate, k, v = (t.transpose(1, 2) for t in network.project(mixed, w, config, run))
-    if past is None:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    else:
-        place = torch.arange(q.shape[2], device=q.device)
-        seen = torch.cat([place < place[:, None], place == place[:, None]], dim=1)
-        repeat = q.shape[1] // k.shape[1]
-        keys, values = (
-            torch.cat([a, b], dim=2).repeat_interleave(repeat, dim=1) for a, b in zip(past, (k, v), strict=True)
-        )
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
-    out = (out * torch.sigmoid(gate)).transpose(1, 2)
-    streams = network.combine(streams, inject, network.linear(out.flatten(-2), w["attn_output.weight"]))
-    mixed, inject = network.hyper_mix(streams, w, "hc_ffn_")
-    return network.combine(streams, inject, network.experts(mixed, w, config)[0]), k, v
+class Tuner:
+    """The draft layer in training."""
+
+    def __init__(self, model: Model, device: str, long: int, plain: bool) -> None:
+        config = model.config
+        prefix = f"blk.{config.layers}."
+        self.model, self.prefix = model, prefix
+        self.own = {f"{prefix}{n}": w for n, w in model.parts[-1].items() if not n.startswith("indexer")}
+        for name, weight in model.net.weights.items():
+            weight.requires_grad_(name in self.own)
+        dtype = torch.bfloat16
+
+        def wrap(function):  # type: ignore[no-untyped-def]
+            return function if plain else torch.compile(function, dynamic=False)
+
+        self.short = DraftLoss(config, make_pass(config, LENGTH, False, dtype, device), SKIP, wrap)
+        self.long = DraftLoss(config, make_pass(config, long, False, dtype, device), 0)
+
+    def loss(
+        self, losses: DraftLoss, lines: tuple[Tensor, Tensor, Tensor, Tensor], stored: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and agreement of lines (ids, best, streams, trust), with the weights as they are or as stored."""
+        weights: Weights = as_stored(self.own, TYPES) if stored else {n: w.clone() for n, w in self.own.items()}
+        part = {name.removeprefix(self.prefix): weight for name, weight in weights.items()}
+        net = self.model.net.weights
+        return losses(*lines, part, self.model.head, net["token_embd.weight"], net["output.weight"])
+
+    def report(self, tests: dict[str, Store], batch: int, stored: bool) -> str:
+        """The share of drafts kept on each kind, together and by depth."""
+        texts = []
+        for kind, store in tests.items():
+            counts = np.zeros(DRAFTS + 1, np.int64)
+            for start in range(0, len(store), batch):
+                lines = store.lines(torch.arange(start, start + batch))
+                agreed = self.loss(self.short, lines, stored)[1].cpu().numpy()
+                begins = store.prefix[start : start + batch].cpu().numpy() - 1 - self.short.skip
+                counts = counts + kept(agreed, begins, min(TEST_LENGTH, agreed.shape[2] - int(begins.max()) - 4))
+            shares = counts[:-1] / counts[-1]
+            texts.append(f"{kind} {shares.mean():.3f} ({' '.join(f'{share:.3f}' for share in shares)})")
+        return " | ".join(texts)
+
+    def save(self, path: Path) -> None:
+        save_file({name: w.detach().float().cpu().contiguous() for name, w in self.own.items()}, path)
 
 
-def divergence(streams: Tensor, w: Weights, output: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross entropy with the trunk's sharpened distribution, and how often both would write the same token."""
-    scores = network.logits(streams, w, "nextn.hc_head_", output).float()
-    target = (wanted.float() * SHARPNESS).softmax(-1)
-    agreed = (scores.argmax(-1) == wanted.argmax(-1)).float().mean()
-    return -(target * scores.log_softmax(-1)).sum(-1).mean(), agreed
+def factor_at(progress: float, step: int) -> float:
+    """Factor on the learning rates: a short rise, then half a cosine down."""
+    return RATE * min(1.0, (step + 1) / WARM_UP) * max(0.005, 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
 
 
-def tune(data_folder: Path, trunk: Path, out: Path, seconds: float, batch: int) -> None:
-    device = "cuda"
+def tune(options: argparse.Namespace) -> None:
+    device, batch = options.device, options.batch
+    begun = time.time()
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(2)
-    config = small_config()
-    net = Network(config).to(device)
-    load_gguf(net, trunk)
-    model = Model(net)
-    part = model.parts[-1]
-    own = {f"blk.{config.layers}.{name}": w for name, w in part.items() if not name.startswith("indexer")}
-    for name, weight in net.weights.items():
-        weight.requires_grad_(name in own)
-    layer, compare, enter = (torch.compile(f, dynamic=False) for f in (draft_layer, divergence, network.draft_input))
-    optimiser = Optimiser(own)  # type: ignore[arg-type]
-    data = Data(data_folder, device, 77)
-    run = replace(make_pass(config, WINDOW, True, torch.bfloat16, device), sparse=True)
-    output, embed = net.weights["output.weight"], net.weights["token_embd.weight"]
-    begun, step, started = 0.0, 0, time.time()
+    out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    while not begun or time.time() - begun < seconds:
-        ids = data.batch(batch)[0]
-        ids = torch.cat([ids[:, : WINDOW + 1], ids[:, WINDOW:]])
-        with torch.no_grad():
-            wide = model.streams(ids[:, :-1], run)[0]
-            wanted = network.logits(wide, model.head, "", output)
-            embedded = F.embedding(ids[:, 1:], embed).bfloat16()
-        losses, shares, past = [], [], None
-        for depth in range(DRAFTS):
-            entered = enter(network.shifted(wide, 1) if depth else wide, embedded, part)
-            wide, k, v = layer(entered, part, config, run, past)
-            past = past or (k, v)
-            loss, agreed = compare(wide[:, :-1], part, output, wanted[:, 1:])
-            losses.append(loss)
-            shares.append(agreed)
-        torch.stack(losses).mean().backward()
-        progress = (time.time() - begun) / seconds if begun else 0.0
-        optimiser.step(RATE * min(1.0, (step + 1) / 20) * max(0.01, min(1.0, 2 * (1 - progress))))
+    log = (out / "drafts.tsv").open("w")
+    log.write("step\tseconds\trate\tas_stored\tloss\tagreed1\tagreed2\tagreed3\n")
+
+    def say(*parts: object) -> None:
+        print(f"{time.time() - begun:6.1f} s", *parts, flush=True)
+
+    net = Network(small_config()).to(device)
+    load_gguf(net, options.trunk, options.drafts)
+    model = Model(net)
+    tuner = Tuner(model, device, options.long, options.plain)
+    passages = Passages(options.passages, options.seed)
+    say("read", {kind: len(found) for kind, found in passages.texts.items()})
+
+    store = Store(model.config, options.capacity, LENGTH, SKIP, device)
+    writer = Writer(model, options.lines, LENGTH, device, graph=not options.plain)
+    each = min(passages.tests, options.lines // len(passages.kinds))
+    tests = {kind: Store(model.config, each, LENGTH, SKIP, device) for kind in passages.kinds}
+    written = writer.write(*passages.test(options.lines, each))
+    for at, test in enumerate(tests.values()):
+        test.put(written, slice(at * each, (at + 1) * each))
+    say("tests written", f"graph: {writer.graph is not None}")
+    long = Store(model.config, options.long_rows, options.long, 0, device)
+    run = make_pass(model.config, options.long, True, torch.bfloat16, device)
+    rows_as_lines(long, model, replace(run, sparse=True), passages.rows, options.seed)
+    say("long rows read")
+    for _ in range(options.first_chunks):
+        store.put(writer.write(*passages.draw(options.lines)))
+    say(f"{len(store)} lines written")
+
+    say("at first:", tuner.report(tests, batch, False))
+    optimiser = Optimiser(tuner.own, compiled=False)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(options.seed)
+    step, reported = 0, time.time()
+    started = due = time.time() - begun
+    while (elapsed := time.time() - begun) < options.seconds:
+        progress = (elapsed - started) / (options.seconds - started)
+        stored = progress >= ROUNDED_FROM
+        if elapsed >= due:
+            store.put(writer.write(*passages.draw(options.lines)))
+            assert int(writer.at) == LENGTH  # waits for the device
+            due = elapsed + (1 + WRITING) / WRITING * (time.time() - begun - elapsed)
+        turn = step % LONG_EVERY == LONG_EVERY - 1
+        losses, source, size = (tuner.long, long, LONG_BATCH) if turn else (tuner.short, store, batch)
+        lines = source.lines(torch.randint(len(source), (size,), generator=generator))
+        loss, agreed = tuner.loss(losses, lines, stored)
+        loss.backward()
+        factor = factor_at(progress, step)
+        optimiser.step(factor)
+        if step % 100 == 0 or step in (1, 2):
+            loss = loss.detach()
+            shares = [f"{float(share):.4f}" for share in agreed.float().mean((1, 2))]
+            row = [str(step), f"{elapsed:.0f}", f"{factor:.3f}", str(int(stored)), f"{float(loss):.4f}", *shares]
+            log.write("\t".join(row) + "\n")
+            log.flush()
+            say(step, f"{float(loss):.4f}", *shares, f"{len(store)} lines")
+        if time.time() - reported > options.report:
+            say("now:", tuner.report(tests, batch, stored))
+            tuner.save(out / "checkpoint.safetensors")
+            reported = time.time()
         step += 1
-        if step == 3:
-            begun = time.time()
-        if step % 20 == 0 or step < 3:
-            print(step, *(f"{float(x):.4f}" for x in [*losses, *shares]), f"{time.time() - started:.0f} s", flush=True)
-    save_file({name: w.detach().bfloat16().cpu() for name, w in own.items()}, out / "drafts.safetensors")
+    tuner.save(out / "drafts.safetensors")
+    say(f"{step} steps; as trained:", tuner.report(tests, batch, False))
+    say("as stored:", tuner.report(tests, batch, True))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("trunk", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--batch", type=int, default=16)
-    arguments = parser.parse_args()
-    tune(arguments.data, arguments.trunk, arguments.out, arguments.seconds, arguments.batch)
+    for name in ("passages", "trunk", "drafts", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--seconds", type=float, default=480)
+    parser.add_argument("--report", type=float, default=90, help="seconds between counts of kept drafts")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lines", type=int, default=4096, help="lines written at a time")
+    parser.add_argument("--capacity", type=int, default=90_000, help="lines kept")
+    parser.add_argument("--first-chunks", type=int, default=8)
+    parser.add_argument("--long", type=int, default=LONG)
+    parser.add_argument("--long-rows", type=int, default=900)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--plain", action="store_true", help="neither compiled nor captured: slower, for any device")
+    tune(parser.parse_args())
