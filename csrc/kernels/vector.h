@@ -133,8 +133,8 @@ inline __m256 step(const Unit& u, const Column<fine>& x, __m256 p) {
 // One unit meets two columns, whose partial sums share a register: those of the first in its lower half.
 struct Pair {
     __m512 p = _mm512_setzero_ps();
-    float first() const { return tree(_mm512_castps512_ps256(p)); }
-    float second() const { return tree(_mm512_extractf32x8_ps(p, 1)); }
+    __m256 first() const { return _mm512_castps512_ps256(p); }
+    __m256 second() const { return _mm512_extractf32x8_ps(p, 1); }
 };
 inline __m512 halves(__m256 low, __m256 high) { return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1); }
 inline __m512 even_of(__m512 a, __m512 b) {
@@ -177,8 +177,8 @@ inline void step(const Unit& u, const Column<fine>& x, const Column<fine>& y, Pa
 
 struct Pair {
     __m256 x = _mm256_setzero_ps(), y = _mm256_setzero_ps();
-    float first() const { return tree(x); }
-    float second() const { return tree(y); }
+    __m256 first() const { return x; }
+    __m256 second() const { return y; }
 };
 template <class F, bool fine>
 inline void step(const Unit& u, const Column<fine>& x, const Column<fine>& y, Pair& sum) {
@@ -201,6 +201,10 @@ __attribute__((flatten)) void vector_rows(const RowsTimesColumns& job, int first
     for (int c = 0; c < columns; ++c) x[c] = static_cast<const Column<fine>*>(job.x[first_column + c]);
     alignas(64) uint8_t last[unit_bytes + 64] = {};
     const uint8_t* end = job.weights + (job.first_row + job.rows) * job.row_stride;
+    // Rows before that one are followed by other rows up to the end of their last unit.
+    const int64_t beyond = ((unit_blocks - rest) * F::bytes + job.row_stride - 1) / job.row_stride;
+    const bool dense = job.row_stride == job.cols / F::weights * F::bytes;
+    const int64_t in_place = dense ? job.first_row + job.rows - beyond : 0;
     const int64_t jump = job.next == nullptr ? 0 : job.next - end;
     for (int64_t row = job.first_row; row < job.first_row + job.rows; ++row) {
         const uint8_t* w = job.weights + row * job.row_stride;
@@ -218,20 +222,107 @@ __attribute__((flatten)) void vector_rows(const RowsTimesColumns& job, int first
             F::unpack(w, u);
             meet(i);
         }
-        if (rest > 0) {  // the row ends inside of a unit: zero blocks follow
-            std::memcpy(last, w, static_cast<size_t>(rest) * F::bytes);
-            F::unpack(last, u);
+        if (rest > 0) {  // the row ends inside of a unit: the blocks after it, or zeros, meet zeros
+            if (row < in_place) {
+                F::unpack(w, u);
+            } else {
+                std::memcpy(last, w, static_cast<size_t>(rest) * F::bytes);
+                F::unpack(last, u);
+            }
             meet(units);
         }
         for (int c = 0; c < columns; ++c) {
-            const float y = columns % 2 == 1 && c == columns - 1 ? tree(single) : c % 2 == 0 ? pairs[c / 2].first() : pairs[c / 2].second();
-            job.out[first_column + c][row] = y * job.scale;
+            const __m256 p = columns % 2 == 1 && c == columns - 1 ? single : c % 2 == 0 ? pairs[c / 2].first() : pairs[c / 2].second();
+            job.out[first_column + c][row] = tree(p) * job.scale;
         }
     }
 }
 
+// The partial sums of 8 / blocks rows of that many blocks, side by side, to their sums: the tree without what is zero.
+template <int blocks>
+inline void store_narrow(__m256 p, float scale, float* out) {
+    if constexpr (blocks == 1) {
+        _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_add_ps(p, _mm256_setzero_ps()), _mm256_set1_ps(scale)));
+    } else {
+        if constexpr (blocks == 4) p = _mm256_add_ps(p, _mm256_permute_ps(p, 0x4e));  // P0+P2 P1+P3
+        p = _mm256_mul_ps(_mm256_add_ps(_mm256_hadd_ps(p, p), _mm256_setzero_ps()), _mm256_set1_ps(scale));
+        const __m128 low = _mm256_castps256_ps128(p), high = _mm256_extractf128_ps(p, 1);
+        if constexpr (blocks == 2) {
+            _mm_storeu_ps(out, _mm_movelh_ps(low, high));
+        } else {
+            _mm_store_ss(out, low);
+            _mm_store_ss(out + 1, high);
+        }
+    }
+}
+
+// A column of `blocks` blocks, repeated until the unit is full.
+template <int blocks, bool fine>
+inline void repeat(const Column<fine>& from, Column<fine>& to) {
+    for (int i = 0; i < 8; i += blocks) {
+        for (int r = 0; r < 4; ++r) {
+            std::memcpy(to.q + 64 * r + 8 * i, from.q + 64 * r, 8 * blocks);
+            if constexpr (fine) std::memcpy(to.high + 64 * r + 8 * i, from.high + 64 * r, 8 * blocks);
+            if constexpr (fine) std::memcpy(to.whole + 64 * r + 8 * i, from.whole + 64 * r, 16 * blocks);
+        }
+        std::memcpy(to.d + i, from.d, 4 * blocks);
+        std::memcpy(to.s + i, from.s, 4 * blocks);
+        std::memcpy(to.sum16 + 2 * i, from.sum16, 8 * blocks);
+    }
+}
+
+// Rows of 1, 2 or 4 blocks that lie side by side: as many as fill a unit are unpacked together.
+template <class F, bool fine, int blocks, int columns>
+__attribute__((flatten)) void narrow_rows(const RowsTimesColumns& job, int first_column) {
+    constexpr int together = 8 / blocks, unit_bytes = 256 / F::weights * F::bytes;
+    Column<fine> x[columns];
+    for (int c = 0; c < columns; ++c) repeat<blocks, fine>(*static_cast<const Column<fine>*>(job.x[first_column + c]), x[c]);
+    const uint8_t* w = job.weights + job.first_row * job.row_stride;
+    for (int64_t row = job.first_row; row < job.first_row + job.rows; row += together, w += unit_bytes) {
+        for (int line = 0; line < unit_bytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(w + prefetch_distance + line), _MM_HINT_T0);
+        Unit u;
+        F::unpack(w, u);
+        for (int c = 0; c + 1 < columns; c += 2) {
+            Pair pair;
+            step<F, fine>(u, x[c], x[c + 1], pair);
+            store_narrow<blocks>(pair.first(), job.scale, job.out[first_column + c] + row);
+            store_narrow<blocks>(pair.second(), job.scale, job.out[first_column + c + 1] + row);
+        }
+        if (columns % 2 == 1) {
+            const __m256 p = step<F, fine>(u, x[columns - 1], _mm256_setzero_ps());
+            store_narrow<blocks>(p, job.scale, job.out[first_column + columns - 1] + row);
+        }
+    }
+}
+
+template <class F, bool fine, int blocks>
+void narrow_format(const RowsTimesColumns& job) {
+    int c = 0;
+    for (; c + 4 <= job.columns; c += 4) narrow_rows<F, fine, blocks, 4>(job, c);
+    if (c + 2 <= job.columns) narrow_rows<F, fine, blocks, 2>(job, c), c += 2;
+    if (c < job.columns) narrow_rows<F, fine, blocks, 1>(job, c);
+}
+
+// Takes the rows of `job` that go by whole units off it, if they are narrow.
 template <class F, bool fine>
-void vector_format(const RowsTimesColumns& job) {
+void take_narrow(RowsTimesColumns& job) {
+    if constexpr (F::weights == 32) {
+        const int64_t blocks = job.cols / 32;
+        if (job.cols % 32 != 0 || (blocks != 1 && blocks != 2 && blocks != 4) || job.row_stride != blocks * F::bytes) return;
+        RowsTimesColumns part = job;
+        part.rows = job.rows / (8 / blocks) * (8 / blocks);
+        job.first_row += part.rows;
+        job.rows -= part.rows;
+        if (blocks == 1) narrow_format<F, fine, 1>(part);
+        else if (blocks == 2) narrow_format<F, fine, 2>(part);
+        else narrow_format<F, fine, 4>(part);
+    }
+}
+
+template <class F, bool fine>
+void vector_format(RowsTimesColumns job) {
+    take_narrow<F, fine>(job);
+    if (job.rows == 0) return;
     for (int c = 0; c < job.columns;) {
         int left = job.columns - c;
         if (left >= 8) vector_rows<F, fine, 8>(job, c), c += 8;

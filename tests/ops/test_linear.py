@@ -11,7 +11,7 @@ from block_rows import ISAS, TYPES, bits, floats_of, model, rows_of, weight
 from jubako import _cpu
 from jubako.quant import BY_NAME
 
-SHAPES = ((45, 1280), (33, 640), (6, 320), (19, 96), (40, 2560), (1, 256))  # rows, cols
+SHAPES = ((45, 1280), (33, 640), (6, 320), (19, 96), (40, 2560), (1, 256), (37, 32), (22, 64), (11, 128))  # rows, cols
 
 
 def shapes_of(name: str) -> list[tuple[int, int]]:
