@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core import TokenChoice, whole
-from ..errors import RequestError
+from ..errors import JubakoError, RequestError
 from .answer import Answer
 from .depth import Acceptance, Costs, Plan, best_plan
 from .executor import STEP_COLUMNS, DraftWish, Executor
@@ -85,12 +86,13 @@ class Speculation:
 
         def pick(logits: np.ndarray) -> int | None:
             nonlocal position
-            if ahead.finished:
+            try:
+                token = -1 if ahead.finished else ahead.sample(logits, position)
+                if token < 0 or (floor > 0 and probability(logits, token) < floor):
+                    return None
+                ahead.accept(token)
+            except JubakoError:  # broken numbers or a rule's dead end: if it is the answer's too, that will say so
                 return None
-            token = ahead.sample(logits, position)
-            if floor > 0 and probability(logits, token) < floor:
-                return None
-            ahead.accept(token)
             position += 1
             return token
 
@@ -98,8 +100,10 @@ class Speculation:
 
     def guess(self) -> list[int]:
         """γ tokens that followed the same words before, as far as the answer's rules allow them."""
-        ahead = self.answer.sampler.copy()
-        return list(takewhile(ahead.allows, self._guess[: self.plan.depth]))
+        ahead, guess = self.answer.sampler.copy(), list[int]()
+        with suppress(JubakoError):
+            guess.extend(takewhile(ahead.allows, self._guess[: self.plan.depth]))
+        return guess
 
     def accept(self, logits: np.ndarray) -> list[TokenChoice]:
         """Choose from the columns' logits [γ+1, V] for as long as the drafts agree; the state keeps what was right.
