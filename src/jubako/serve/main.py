@@ -1,131 +1,33 @@
-"""Running the server: the socket, the engine process, the application, until a signal ends it."""
+"""Running the server: the socket and the engine process first, then the application, until a signal ends it."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
-import sys
-import webbrowser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
-import uvicorn
-
-from ..errors import MachineError, RequestError
-from ..files import open_model
-from ..text.chat import ChatPreparer
-from ..text.model_text import load_template, load_tokenizer
-from ..text.template import ChatTemplate
-from ..text.tokenizer import Tokenizer
-from .answer import Service
-from .app import build
-from .body import BodyLimits
+from ..errors import MachineError
 from .config import Config, bind
-from .connections import Connection
-from .guard import Guard
-from .line import Line
 from .logs import set_up
-from .supervisor import ENGINE, Engine
+from .supervisor import Engine
 
 
-def serve(config: Config, command: Sequence[str] = ENGINE) -> None:
-    """Serve until SIGINT or SIGTERM, then finish the running answers. Raises JubakoError where it can't begin.
-
-    command: the program of the engine process.
-    """
+def serve(config: Config) -> None:
+    """Serve until SIGINT or SIGTERM, then finish the running answers. Raises JubakoError where it can't begin."""
     set_up(config.log_level)
     with bind(config.host, config.port) as listener:
-        asyncio.run(_serve(config, command, listener))
+        asyncio.run(_serve(config, listener))
 
 
-async def _serve(config: Config, command: Sequence[str], listener: socket.socket) -> None:
-    engine = Engine(config.start, command)
+async def _serve(config: Config, listener: socket.socket) -> None:
+    engine = Engine(config.start)
     engine.start()
     try:
-        tokenizer, template, name = await asyncio.to_thread(_text_side, config)
-        service = Service(
-            engine,
-            Line(config.start.sequences, config.waiting),
-            name,
-            tokenizer,
-            ChatPreparer(tokenizer, template),
-            config.defaults,
-            config.log_prompts,
-        )
-        app = build(service, Guard(config.keys, config.hosts, config.origins), BodyLimits(config.body))
-        server = _Server(
-            uvicorn.Config(
-                app,
-                http=Connection,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=config.grace,
-            )
-        )
-        announcing = asyncio.create_task(_announce(engine, server, listener, config))
-        await server.serve([listener])
-        announcing.cancel()
-        with suppress(asyncio.CancelledError):
-            await announcing
+        await engine.launched()
+        from .listen import listen  # takes as long to import as the engine to start; so they do it side by side
+
+        await listen(config, engine, listener)
     finally:
         failed = engine.state == "failed"
         await engine.stop()
     if failed:
         raise MachineError(engine.problem)
-
-
-def _text_side(config: Config) -> tuple[Tokenizer, ChatTemplate, str]:
-    """The tokenizer and the chat template of the model's files, and its name. Only headers are read."""
-    files = open_model([Path(file) for file in config.start.files])
-    tokenizer = load_tokenizer(files)
-    if tokenizer is None:
-        raise RequestError(f"{config.start.files[0]} carries no vocabulary; a server needs one")
-    return tokenizer, load_template(files, tokenizer), config.name or Path(config.start.files[0]).stem
-
-
-async def _announce(engine: Engine, server: uvicorn.Server, listener: socket.socket, config: Config) -> None:
-    """Say what is going on, and where to go when the model is loaded; end the server when it can't be."""
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
-    url = f"http://{host}:{port}/"
-    _say(f"Loading {Path(config.start.files[0]).name} …")
-    if not await engine.settled():
-        server.should_exit = True
-        return
-    assert engine.ready
-    _say(f"Ready after {engine.ready.seconds:.1f} s: {url} (interfaces under {url}v1; Ctrl-C ends it)")
-    if config.open_page and not (_display() and await asyncio.to_thread(webbrowser.open, url)):
-        _say(f"Open {url} in a browser.")
-
-
-def _display() -> bool:
-    """Whether there is a screen to open a browser on."""
-    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, but a signal that ended it ends there: the process goes on to stop the engine."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)

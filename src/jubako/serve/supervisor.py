@@ -76,6 +76,12 @@ class Engine:
         """Begin loading; `settled` tells how it went."""
         self._watch = asyncio.create_task(self._keep_running())
 
+    async def launched(self) -> None:
+        """Wait until the process exists and knows what to load."""
+        while self.state == "starting":
+            self._changed.clear()
+            await self._changed.wait()
+
     async def settled(self) -> bool:
         """Wait until the engine is ready (True) or the model turns out not to load (False; see `problem`)."""
         while self.state not in ("ready", "failed", "stopped"):
@@ -163,8 +169,8 @@ class Engine:
                 stdout=asyncio.subprocess.DEVNULL,
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._become("loading", "starting the engine")
         self._send(self._start)
+        self._become("loading", "starting the engine")
         try:
             while True:
                 head = await reader.readexactly(4)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..openai.fields import Body, Int, Number
+from ..openai.fields import Body, Number, Whole
 
 
 class Source(Body):
@@ -63,7 +63,7 @@ class ThinkingConfig(Body):
     """Without it the model does not think. display omitted: its thinking is not shown."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[Int, Field(ge=1)] | None = None
+    budget_tokens: Annotated[int, Field(ge=1), Whole] | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -91,9 +91,9 @@ class CountRequest(Body):
 
 
 class MessagesRequest(CountRequest):
-    max_tokens: Annotated[Int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=1), Whole]
     stop_sequences: Annotated[list[str], Field(max_length=64)] | None = None
     stream: bool | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[Int, Field(ge=-1, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1), Whole] | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..openai.fields import Body, Int, Sampling
+from ..openai.fields import Body, Sampling, Whole
 
 
 class Part(Body):
@@ -71,13 +71,13 @@ class ResponsesRequest(Sampling):
     model: str | None = Field(None, description="Any name; the loaded model answers.")
     input: str | Annotated[list[Item], Field(min_length=1, max_length=20_000)]
     instructions: str | None = None
-    max_output_tokens: Annotated[Int, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1), Whole] | None = None
     tools: Annotated[list[ToolDefinition], Field(max_length=1024)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
-    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), Whole] | None = None
     include: Annotated[list[str], Field(max_length=64)] | None = Field(
         None, description="reasoning.encrypted_content and message.output_text.logprobs have an effect."
     )
