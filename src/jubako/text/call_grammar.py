@@ -1,12 +1,13 @@
 """Grammars over the call syntax: answers that are valid calls, their arguments following the schemas.
 
-A string's text may hold anything but what ends it: the closing tag followed by a parameter that may come next, or by
-the end of the function and the token `</tool_call>`. `call_parser` takes the same for the end. For a function f whose
-parameter a may be followed by b:
+A string's text may hold a line that is a closing tag, if no tag follows it: a model that writes one there means to end
+the value, and is led to the parameter that is still missing. Where the call may end, the end of the function is text,
+too, unless the token `</tool_call>` follows. `call_parser` takes the same for the end. For a function f whose parameter
+a may be followed by b, or by nothing:
 
-    f: "\\n<function=f>\\n" ("<parameter=a>\\n" va)
+    f: "\n<function=f>\n" ("<parameter=a>\n" va)
     va: text aa
-    aa: "<parameter=b>\\n" vb | "</function>\\n" (end | more aa) | further aa
+    aa: "<parameter=b>\n" vb | "</function>\n" (end | more aa) | further aa
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class CallGrammar:
         self._end = f"<[{marks.end_call}]>"
         self._rules = [
             f"text[lazy]: /{_ANY}{_expression(_CLOSE)}/",
+            f"FURTHER: /{_ANY}{_expression(_CLOSE)}/ & ~/<{_ANY}/",
+            "further[lazy]: FURTHER",
             f"MORE: /{_ANY}{_expression(_CLOSE)}/ & ~/{_expression(_CLOSE[1:])}{_ANY}/",
             "more[lazy]: MORE",
         ]
@@ -67,7 +70,8 @@ class CallGrammar:
             self._value(tool, parameter, f"{rule}v{number}", f"{rule}a{number}", f"{rule}t{number}")
             ending = [f"{_literal(_END)} {self._end}"] if may_end else []
             self._rules.append(f"{rule}a{number}: {' | '.join([*ways, *ending])}")
-            self._text(ways, tool.following([parameter.name]), f"{rule}t{number}")
+            ending = [f"{_literal(_END)} ({self._end} | more {rule}t{number})"] if may_end else []
+            self._rules.append(f"{rule}t{number}: {' | '.join([*ways, *ending, f'further {rule}t{number}'])}")
         return rule
 
     def _value(self, tool: Tool, parameter: Parameter, rule: str, after: str, after_text: str) -> None:
@@ -84,17 +88,6 @@ class CallGrammar:
                 self.parts.append({"name": name, "json_schema": _honoured(way, tool, parameter)})
                 ways.append(f"@{name} {_literal(_CLOSE)} {after}")
         self._rules.append(f"{rule}: {' | '.join(ways)}")
-
-    def _text(self, ways: list[str], following: tuple[list[str], bool], rule: str) -> None:
-        """The rule for what may come after a closing tag in free text: an end of it, or further text."""
-        names, may_end = following
-        ends = [_CLOSE[1:], *map(_opening, names), *([_END] if may_end else [])]
-        barred = "|".join(map(_expression, ends))
-        terminal = rule.upper()
-        self._rules.append(f"{terminal}: /{_ANY}{_expression(_CLOSE)}/ & ~/({barred}){_ANY}/")
-        self._rules.append(f"{rule}further[lazy]: {terminal}")
-        ending = [f"{_literal(_END)} ({self._end} | more {rule})"] if may_end else []
-        self._rules.append(f"{rule}: {' | '.join([*ways, *ending, f'{rule}further {rule}'])}")
 
 
 def _opening(name: str) -> str:
