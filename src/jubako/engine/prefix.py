@@ -53,9 +53,9 @@ class PrefixStore:
     def holds(self, checkpoint: Checkpoint) -> bool:
         return self._found.get((len(checkpoint), checkpoint.digest)) is checkpoint
 
-    def add(self, ids: Sequence[int] | np.ndarray, saved: Saved) -> Checkpoint | None:
-        """Take over what was saved after `ids`. None if these tokens are known already, or the budget is too small."""
-        tokens = np.array(ids, np.int32)
+    def add(self, ids: np.ndarray, saved: Saved) -> Checkpoint | None:
+        """Take over what was saved after `ids` (int32). None if that is known already or more than the budget."""
+        tokens = ids.copy()
         [digest] = prefix_digests(tokens, [len(tokens)])
         known = self._found.get((len(tokens), digest))
         if known is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,8 @@ class Recall:
         self._hits += 1
         return len(checkpoint)
 
-    def save(self, state: Any, ids: Sequence[int], durable: bool) -> None:
-        """Keep what `state` is after `ids`, as far as it is new. durable: worth a place on the disk, too."""
+    def save(self, state: Any, ids: np.ndarray, durable: bool) -> None:
+        """Keep what `state` is after `ids` (int32), if that is new. durable: worth a place on the disk, too."""
         checkpoint = self.prefix.add(ids, state.save())
         if checkpoint is not None and durable and self._store is not None:
             self._store.offer(checkpoint)

@@ -17,18 +17,24 @@ from .draft import DraftOptions, Speculation
 class Running:
     """One request, its state, and where it is in it.
 
-    tokens     of prompt and answer; the state has read the first `state.position`
+    prompt     its tokens, int32
+    written    tokens of the answer; the state has read the first `state.position` of both together
     positions  lengths at which checkpoints are still to be taken, rising
     served     turn of the scheduler at which it was last at work
     """
 
     def __init__(
-        self, request: Request, state: Any, context: int, rules: Sequence[TokenRule], options: DraftOptions
+        self,
+        request: Request,
+        prompt: np.ndarray,
+        state: Any,
+        context: int,
+        rules: Sequence[TokenRule],
+        options: DraftOptions,
     ) -> None:
-        self.request, self.state = request, state
+        self.request, self.prompt, self.state = request, prompt, state
         self.answer = Answer(request, context, rules)
-        self.prompt = np.array(request.prompt, np.int32)
-        self.tokens = list(request.prompt)
+        self.written: list[int] = []
         self.positions: list[int] = []
         self.served = 0
         self.speculation: Speculation | None = None
@@ -51,13 +57,17 @@ class Running:
 
     @property
     def progress(self) -> Reading:
-        return Reading(self.state.position, len(self.request.prompt), self.stats.cached_tokens)
+        return Reading(self.state.position, len(self.prompt), self.stats.cached_tokens)
 
     def chunk(self, most: int) -> list[int]:
         """The next tokens of the prompt, up to the next checkpoint."""
         start = self.state.position
-        end = min(start + most, len(self.request.prompt), *self.positions[:1])
-        return self.tokens[start:end]
+        end = min(start + most, len(self.prompt), *self.positions[:1])
+        return list(self.request.prompt[start:end])
+
+    def tokens_read(self) -> np.ndarray:
+        """What the state has read: int32 [position]."""
+        return np.concatenate([self.prompt, np.array(self.written, np.int32)])[: self.state.position]
 
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint was wished for here; it is then no longer."""
@@ -70,7 +80,7 @@ class Running:
         """The prompt is read, these [V] are the logits after it: choose the first token."""
         self._first = time.perf_counter()
         self.stats.prefill_seconds = self._first - self._began
-        self.speculation = Speculation(self.answer, self.state, self.tokens, self._options)
+        self.speculation = Speculation(self.answer, self.state, self.request.prompt, self._options)
         return self._chosen(self.speculation.accept(logits[None]))
 
     def go_on(self, logits: np.ndarray) -> list[TokenChoice]:
@@ -79,7 +89,7 @@ class Running:
         return self._chosen(self.speculation.accept(logits))
 
     def _chosen(self, choices: list[TokenChoice]) -> list[TokenChoice]:
-        self.tokens += [choice.id for choice in choices]
+        self.written += [choice.id for choice in choices]
         if choices:
             self.stats.decode_seconds = time.perf_counter() - self._first
         return choices

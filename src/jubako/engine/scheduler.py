@@ -84,10 +84,10 @@ class Scheduler:
         """Queue a request. Raises RequestError where it can't be done, now or ever."""
         if request.id in self._ids():
             raise RequestError(f"request id {request.id!r} is in use")
-        ids, vocabulary = request.prompt, self.model.config.vocabulary
-        if not ids:
+        ids, vocabulary = np.array(request.prompt, np.int64), self.model.config.vocabulary
+        if len(ids) == 0:
             raise RequestError("the prompt is empty; give at least one token")
-        if wrong := [id for id in ids if not 0 <= id < vocabulary]:
+        if len(wrong := ids[(ids < 0) | (ids >= vocabulary)]):
             raise RequestError(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
         whole("max_tokens", request.max_tokens, 1)
         if len(ids) > self.model.context:
@@ -95,7 +95,7 @@ class Scheduler:
                 f"{len(ids)} tokens do not fit in the context of {self.model.context}; shorten the prompt"
             )
         options = DraftOptions(self._drafts if request.drafts is None else request.drafts)
-        self._waiting.append(Waiting(request, self.model.rules(request), options, np.array(ids, np.int32)))
+        self._waiting.append(Waiting(request, self.model.rules(request), options, ids.astype(np.int32)))
 
     def cancel(self, id: str) -> None:
         """End a request with the next step; what it has read is kept for others. Unknown ids are ignored."""
@@ -170,7 +170,7 @@ class Scheduler:
     def _start(self, waiting: Waiting) -> Running:
         """Give it a state and what is known of its prompt."""
         request, state = waiting.request, self._room.idle[-1]
-        run = Running(request, state, self.model.context, waiting.rules, waiting.options)
+        run = Running(request, waiting.prompt, state, self.model.context, waiting.rules, waiting.options)
         cached = self._recall.resume(state, run.prompt)
         run.stats.cached_tokens = cached
         run.positions = checkpoint_positions(len(run.prompt), cached, request.keep, self._room.pool.page_tokens)
@@ -227,7 +227,7 @@ class Scheduler:
         position = run.state.position
         if position > 0:
             durable = position % SPACING != 0 or position in run.request.keep or not run.reading
-            self._recall.save(run.state, run.tokens[:position], durable)
+            self._recall.save(run.state, run.tokens_read(), durable)
 
     # Steps
 
@@ -247,7 +247,7 @@ class Scheduler:
                     self._save(run)
             events.append((run.id, run.progress))
             choices: list[TokenChoice] = []
-            if run.state.position == len(run.request.prompt):
+            if run.state.position == len(run.prompt):
                 with self._gauges.stage("sample"):
                     choices = run.begin(logits)
                 self._tell(run, choices, events)
@@ -261,6 +261,7 @@ class Scheduler:
         width = self._columns // len(runs)
         try:
             self._need(sum(run.state.lacks(run.state.position + width) for run in runs))
+            before = sum(run.stats.draft_seconds for run in runs)
             with self._gauges.stage("forward"):
                 logits = verify(self._executor, self.model.costs, speculations, self._columns)
         except Exception as error:
@@ -269,6 +270,7 @@ class Scheduler:
                 self._fail(run, error, events)
             return
         self._pace.decoded(self._gauges.spent())
+        self._gauges.split("draft", "forward", sum(run.stats.draft_seconds for run in runs) - before)
         generated = 0
         for run, rows in zip(runs, logits, strict=True):
             run.served = self._turn
