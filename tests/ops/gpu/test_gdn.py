@@ -76,13 +76,13 @@ def near(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) 
     return bool((actual.cpu() - expected).abs().max() <= tolerance * expected.abs().max())
 
 
-@pytest.mark.parametrize("sizes", [(2, 6, 32), (3, 3, 16), (1, 2, 128)])
+@pytest.mark.parametrize("sizes", [(2, 4, 32), (1, 1, 16)])
 def test_columns_equal_the_reference(
     rng: np.random.Generator, device: torch.device, sizes: tuple[int, int, int]
 ) -> None:
-    both = case(rng, device, 9, *sizes)
+    both = case(rng, device, 7, *sizes)
     position = pending = parity = 0
-    for width in (1, 3, 1, 4):
+    for width in (1, 3, 1, 2):
         rows = list(range(position, position + width))
         got = both.step([Part(rows, 1, position, pending, parity)], rows)
         assert near(got, both.expected(slice(position, position + width)))
@@ -94,7 +94,7 @@ def test_columns_equal_the_reference(
 
 def test_taken_back_columns_leave_no_trace(rng: np.random.Generator, device: torch.device) -> None:
     """Five columns of which two are kept, then the others again: the bits of single columns."""
-    both = case(rng, device, 7)
+    both = case(rng, device, 7, 1, 2, 16)
     single = [both.step([Part([t], 0, t, min(t, 1), t & 1)], [t]) for t in range(7)]
     first = both.step([Part([0] * 5, 1, 0, 0, 0)], [0, 1, 6, 5, 4])
     assert torch.equal(first[0], single[0][0]) and torch.equal(first[1], single[1][0])
@@ -103,15 +103,15 @@ def test_taken_back_columns_leave_no_trace(rng: np.random.Generator, device: tor
 
 
 def test_sequences_in_one_step_do_not_meet(rng: np.random.Generator, device: torch.device) -> None:
-    both = case(rng, device, 8)
+    both = case(rng, device, 8, 1, 2, 16)
     alone = both.step([Part([0] * 3, 0, 0, 0, 0)], [0, 1, 2])
     other = both.step([Part([0] * 2, 1, 0, 0, 0)], [5, 6])
-    fresh = case(np.random.default_rng(20261130), device, 8)
+    fresh = case(np.random.default_rng(20261130), device, 8, 1, 2, 16)
     together = fresh.step([Part([0] * 2, 1, 0, 0, 0), Part([0] * 3, 0, 0, 0, 0)], [5, 6, 0, 1, 2])
     assert torch.equal(together, torch.cat([other, alone]))
 
 
-@pytest.mark.parametrize("cut", [[150], [17, 64, 69]])
+@pytest.mark.parametrize("cut", [[100], [17, 64, 9]])
 def test_prompts_equal_the_reference(rng: np.random.Generator, device: torch.device, cut: list[int]) -> None:
     both = case(rng, device, sum(cut) + 1, 1, 2, 16)
     start = 0

@@ -17,14 +17,27 @@ COLUMNS = 16
 
 
 def _mend_interpreter() -> None:
-    """Let kernels loop to a bound that is a number in memory: recent numpy turns no array of one into an int."""
-    patch = interpreter._patch_lang_tensor
+    """Two mends. Kernels may loop to a bound that is a number in memory: recent numpy turns no array of one into an int.
+    And a helper's call does not patch the language again, which took most of the time; its kernel has done so, and
+    `core`, which only Triton's own helpers see, stays patched once it is."""
+    patch = interpreter._patch_lang
+    patch_tensor = interpreter._patch_lang_tensor
+    core = triton.language.core
+    done = False
 
     def mended(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
+        patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal done
+        if not done and any(value is core for value in self.fn.__globals__.values()):
+            patch(self.fn)
+            done = True
+        return self.rewrite()(*args, **kwargs)
+
     interpreter._patch_lang_tensor = mended
+    interpreter.InterpretedFunction.__call__ = called
 
 
 if INTERPRETED:

@@ -1,0 +1,93 @@
+"""The GPU engine on the tiny network: on the GPU where there is one, else in Triton's interpreter, on fewer tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
+pytest.importorskip("triton")
+
+from jubako.arch.weights import load_network
+from jubako.engine.executor import DraftWish
+from jubako.engine.gpu import GpuExecutor
+from jubako.errors import MachineError, NumbersError
+from jubako.files import open_model
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+CONTEXT = 512
+
+
+def open_tiny(tiny: Path, *names: str, kv_bits: int = 16) -> GpuExecutor:
+    network = load_network(open_model([tiny / name for name in names]))
+    return GpuExecutor(network, DEVICE, kv_bits=kv_bits, context=CONTEXT, sequences=3)
+
+
+@pytest.fixture(scope="module")
+def exact(tiny: Path) -> GpuExecutor:
+    """Unquantised weights, 16-bit keys and values."""
+    return open_tiny(tiny, "tiny-bf16.gguf")
+
+
+def test_logits_and_greedy_tokens_are_the_official_ones(exact: GpuExecutor, golden: Mapping[str, np.ndarray]) -> None:
+    """The prompt as a chunk, then steps with refused columns in them."""
+    for prompt in range(3) if CUDA else (0,):
+        ids = golden[f"{prompt}.ids"].tolist()
+        wanted, greedy = golden[f"{prompt}.logits"], golden[f"{prompt}.greedy"].tolist()
+        state = exact.new_state(CONTEXT)
+        logits = exact.forward(ids, state, last_only=False)
+        assert np.abs(logits[-len(wanted) :] - wanted).max() <= 5e-3 * np.abs(wanted).max()
+        assert (logits.argmax(-1) == golden[f"{prompt}.argmax"]).mean() >= 0.99
+        token = int(logits[-1].argmax())
+        for place in range(len(greedy) if CUDA else 2):
+            assert token == greedy[place]
+            [logits] = exact.step([([token, 5, 6], state)])
+            state.keep(1)
+            token = int(logits[0].argmax())
+
+
+def test_bits_do_not_depend_on_the_width(exact: GpuExecutor, golden: Mapping[str, np.ndarray]) -> None:
+    """Tokens one by one, together, and beside another sequence: the same logits to the bit."""
+    ids = golden["0.ids"].tolist()[: 12 if CUDA else 4]
+    single = exact.new_state(CONTEXT)
+    want = np.concatenate([exact.step([([id], single)])[0] for id in ids])
+    together, other = exact.new_state(CONTEXT), exact.new_state(CONTEXT)
+    first, _ = exact.step([(ids[:2], together), ([3], other)])
+    _, rest = exact.step([([4], other), (ids[2:], together)])
+    assert np.array_equal(np.concatenate([first, rest]), want)
+
+
+def test_numbers_that_are_not_finite_stop_their_sequence(exact: GpuExecutor) -> None:
+    good, bad = exact.new_state(CONTEXT), exact.new_state(CONTEXT)
+    exact.ops.pool.layers[0].memory[bad.slot] = torch.nan  # type: ignore[union-attr]
+    with pytest.raises(NumbersError) as raised:
+        exact.step([([1], good), ([2], bad)])
+    assert raised.value.parts == [1]
+
+
+def test_sequences_beyond_the_room_are_refused(exact: GpuExecutor) -> None:
+    states = [exact.new_state(CONTEXT) for _ in range(3)]
+    with pytest.raises(MachineError, match="3 sequences"):
+        exact.new_state(CONTEXT)
+    del states
+    with pytest.raises(MachineError, match="context of 513"):
+        exact.new_state(CONTEXT + 1)
+
+
+def test_drafts_are_the_reference_layers(tiny: Path, golden: Mapping[str, np.ndarray]) -> None:
+    """The likeliest token after a prompt's end, and a second one that follows the first."""
+    executor = open_tiny(tiny, "tiny-bf16.gguf", "tiny-mtp.gguf")
+    ids = golden["0.ids"].tolist()[: 30 if CUDA else 19]
+    state = executor.new_state(CONTEXT)
+    executor.forward(ids[:-2], state, last_only=True)
+    executor.step([(ids[-2:-1], state)])
+    [drafts] = executor.draft([DraftWish(ids[-1], state, 2)])
+    assert len(drafts) == 2
+    assert drafts[0] == int(golden["0.mtp_argmax"][len(ids) - 2])
