@@ -250,11 +250,14 @@ def cut(text: str, marks: bool, at: list[int]) -> list[int]:
     ),
     st.lists(st.integers(0, 200)),
     st.booleans(),
+    st.booleans(),
 )
-def test_any_cutting_gives_the_same(parts: list[tuple[str, bool]], at: list[int], thinking: bool) -> None:
+def test_any_cutting_gives_the_same(
+    parts: list[tuple[str, bool]], at: list[int], thinking: bool, ordered: bool
+) -> None:
     whole = [id for text, marks in parts for id in ids(text, marks)]
     other = [id for text, marks in parts for id in cut(text, marks, at)]
-    options = {"thinking_open": thinking, "stop": ["STOP"]}
+    options = {"thinking_open": thinking, "stop": ["STOP"], "ordered": ordered}
     assert told(read(whole, **options)[0]) == told(read(other, **options)[0])
 
 

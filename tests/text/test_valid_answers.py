@@ -133,3 +133,16 @@ def test_greedy_json_is_the_same_with_drafts_and_without(small_model: Model, pre
         content(answered(small_model, prepared, 0, temperature=0.0, drafts=n, fixed_drafts=True)[0]) for n in (0, 1, 3)
     }
     assert len(texts) == 1
+
+
+def test_a_call_that_the_model_would_end_too_early_is_led_to_what_it_lacks(
+    small_model: Model, preparer: ChatPreparer
+) -> None:
+    properties = {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 2, "maximum": 3}}
+    tool = Tool("get_weather", "Weather", {"type": "object", "properties": properties, "required": ["city", "days"]})
+    messages = [{"role": "user", "content": "What's the weather in Paris?"}]
+    prepared = preparer.prepare(Conversation(messages, (tool,), "required", thinking=Thinking(False)))
+    for temperature in (0.0, 1.0):
+        pieces, _ = answered(small_model, prepared, 4, temperature=temperature)
+        [(_, arguments)] = calls(pieces)
+        assert arguments in ({"city": "Paris", "days": 2}, {"city": "Paris", "days": 3})

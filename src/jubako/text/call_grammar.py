@@ -1,9 +1,9 @@
-"""Grammars over the call syntax: answers that are valid calls, their arguments following the schemas.
+r"""Grammars over the call syntax: answers that are valid calls, their arguments following the schemas.
 
-A string's text may hold a line that is a closing tag, if no tag follows it: a model that writes one there means to end
-the value, and is led to the parameter that is still missing. Where the call may end, the end of the function is text,
-too, unless the token `</tool_call>` follows. `call_parser` takes the same for the end. For a function f whose parameter
-a may be followed by b, or by nothing:
+While a required parameter is missing, a closing tag ends a string: a model that writes one there means to end the call,
+and is led to what it lacks. Where the call may end, a string's text may hold anything but what ends it: the closing tag
+followed by a parameter that may come next, or by the end of the function and the token `</tool_call>`. `call_parser`
+takes the same for the end. For a function f whose parameter a may be followed by b, or by nothing:
 
     f: "\n<function=f>\n" ("<parameter=a>\n" va)
     va: text aa
@@ -70,8 +70,9 @@ class CallGrammar:
             self._value(tool, parameter, f"{rule}v{number}", f"{rule}a{number}", f"{rule}t{number}")
             ending = [f"{_literal(_END)} {self._end}"] if may_end else []
             self._rules.append(f"{rule}a{number}: {' | '.join([*ways, *ending])}")
-            ending = [f"{_literal(_END)} ({self._end} | more {rule}t{number})"] if may_end else []
-            self._rules.append(f"{rule}t{number}: {' | '.join([*ways, *ending, f'further {rule}t{number}'])}")
+            if may_end:
+                ways += [f"{_literal(_END)} ({self._end} | more {rule}t{number})", f"further {rule}t{number}"]
+            self._rules.append(f"{rule}t{number}: {' | '.join(ways)}")
         return rule
 
     def _value(self, tool: Tool, parameter: Parameter, rule: str, after: str, after_text: str) -> None:

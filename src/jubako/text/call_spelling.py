@@ -24,7 +24,8 @@ class Spelling:
 
     def may_become_end(self, text: str) -> bool:
         """Whether `text` is the end of the function without its last token, or begins it."""
-        return bool(self.end.fullmatch(text)) or self._may_become(text, _FUNCTION, whole=False)
+        tag = _FUNCTION if self.loose else _FUNCTION + "\n"
+        return bool(self.end.fullmatch(text)) or self._may_become(text, tag, whole=False)
 
     def may_become_parameter(self, text: str, names: Iterable[str] | None) -> bool:
         """Whether `text` begins the opening tag of a parameter, one of `names` if they are given."""

@@ -1,0 +1,144 @@
+"""The mask over calls and the reading of calls mean the same by a call."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vocabularies import small_metadata
+
+from jubako.text.answer import AnswerParser, Marks
+from jubako.text.answer_form import constraint_of
+from jubako.text.call_schema import Tool
+from jubako.text.grammar import GrammarRule, grammar_rule
+from jubako.text.pieces import ToolCallArguments
+from jubako.text.tokenizer import Tokenizer
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "mode": {"enum": ["r", "w", 7]},
+        "count": {"type": "integer", "maximum": 99},
+        "text": {"type": "string"},
+        "tag": {"anyOf": [{"type": "string", "pattern": "^[a-z]+$"}, {"type": "null"}]},
+        "rest": {"type": "array", "items": {"type": "string", "maxLength": 3}},
+    },
+    "required": ["path", "count"],
+    "additionalProperties": False,
+}
+TOOL = Tool("write", "", SCHEMA)
+VALID = jsonschema_rs.validator_for(SCHEMA)
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_metadata(small_metadata())
+
+
+@cache
+def fresh_rule() -> GrammarRule:
+    marks = Marks.of(tokenizer())
+    form = constraint_of(None, (TOOL,), "required", parallel=False, marks=marks, thinking_open=False)
+    assert form.constraint
+    return grammar_rule(form.constraint, tokenizer(), tokenizer().vocab_size, tokenizer().eos_ids)
+
+
+def written(values: dict[str, str]) -> list[int]:
+    """The tokens of a call with these values, their text as it stands."""
+    marks = Marks.of(tokenizer())
+    assert marks.call is not None
+    assert marks.end_call is not None
+    inner = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
+    return [marks.call, *tokenizer().encode(f"\n<function=write>\n{inner}</function>\n"), marks.end_call]
+
+
+def allowed(tokens: list[int]) -> bool:
+    """Whether the mask lets all of it be written, byte by byte where it forces another cutting, and then ends."""
+    rule = fresh_rule().copy()
+    for token in tokens:
+        pieces = [token]
+        if tokenizer().is_normal(token):
+            pieces = [tokenizer().byte_id(byte) for byte in tokenizer().token_bytes(token)]
+        if rule._matcher.try_consume_tokens(pieces) < len(pieces):
+            return False
+    return rule.finished
+
+
+def read(tokens: list[int]) -> dict[str, Any] | None:
+    """The arguments of the one complete call, if there is one."""
+    parser = AnswerParser(tokenizer(), thinking_open=False, tools=(TOOL,), ordered=True, single=True)
+    pieces = [piece for token in tokens for piece in parser.push(token)]
+    text = "".join(piece.text for piece in pieces if isinstance(piece, ToolCallArguments))
+    return json.loads(text) if parser.calls else None
+
+
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [
+        ({"path": "/a", "count": "5"}, True),
+        ({"path": "", "mode": "w", "count": "5", "text": "", "tag": "ab", "rest": '["a"]'}, True),
+        ({"path": "/a", "mode": "7", "count": "5", "tag": "null"}, True),
+        ({"path": "/a", "count": "100"}, False),
+        ({"path": "/a", "mode": "x", "count": "5"}, False),
+        ({"path": "/a", "count": "5", "tag": "A"}, False),
+        ({"path": "/a", "count": "5", "rest": '["abcd"]'}, False),
+        ({"count": "5", "path": "/a"}, False),
+        ({"path": "/a"}, False),
+        ({"path": "/a", "count": "5", "other": "1"}, False),
+        ({"path": "/a", "count": "five"}, False),
+    ],
+)
+def test_the_mask_lets_through_what_is_valid(values: dict[str, str], fits: bool) -> None:
+    assert allowed(written(values)) is fits
+
+
+def test_a_string_may_quote_the_syntax_of_calls() -> None:
+    text = "see\n</parameter>\n</function>\n</tool_call>\nand\n</parameter>\nso on </parameter><parameter=tag>\n"
+    tokens = written({"path": "/a", "count": "5", "text": text})
+    assert allowed(tokens)
+    assert read(tokens) == {"path": "/a", "count": 5, "text": text}
+
+
+fragment = st.sampled_from(
+    [
+        "</parameter>",
+        "\n",
+        "<parameter=tag>",
+        "<parameter=rest>",
+        "<parameter=count>",
+        "</function>",
+        "a",
+        "5",
+        "é",
+        ">",
+    ]
+)
+texts = st.lists(fragment | st.text(max_size=3).filter(lambda t: t.isprintable()), max_size=7).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"path": texts},
+        optional={
+            "mode": st.sampled_from(["r", "w", "7", "x"]),
+            "count": st.integers(-5, 120).map(str) | texts,
+            "text": texts,
+            "tag": st.sampled_from(["abc", "null", "A1"]) | texts,
+            "rest": st.lists(st.text(max_size=4), max_size=2).map(json.dumps),
+        },
+    )
+)
+def test_what_the_mask_lets_through_is_read_as_a_valid_call(values: dict[str, str]) -> None:
+    ordered = {name: values[name] for name in SCHEMA["properties"] if name in values}
+    tokens = written(ordered)
+    if allowed(tokens):
+        arguments = read(tokens)
+        assert arguments is not None
+        assert VALID.is_valid(arguments)
