@@ -88,11 +88,13 @@ def first_token(scheduler: Scheduler, request: Request) -> float:
 
 def batching(model: jubako.Model, repeat: int, answer: int) -> None:
     """Tokens/s of all answers together, from the first step in which all of them decode."""
-    alone = 0.0
+    rates: dict[int, list[float]] = {sequences: [] for sequences in SEQUENCES}
+    for seed in range(repeat):  # in turn, so that a busy machine is busy for all
+        for sequences in SEQUENCES:
+            rates[sequences].append(decode_rate(model, sequences, answer, seed))
     for sequences in SEQUENCES:
-        rates = [decode_rate(model, sequences, answer, seed) for seed in range(repeat)]
-        alone = alone or median(rates)
-        print(f"{sequences} at once: {median(rates):.1f} tokens/s, {median(rates) / alone:.2f} of one")
+        rate = median(rates[sequences])
+        print(f"{sequences} at once: {rate:.1f} tokens/s, {rate / median(rates[1]):.2f} times one")
 
 
 def decode_rate(model: jubako.Model, sequences: int, answer: int, seed: int) -> float:
@@ -100,7 +102,7 @@ def decode_rate(model: jubako.Model, sequences: int, answer: int, seed: int) -> 
     scheduler = Scheduler(model, drafts=0)
     for i in range(sequences):
         prompt = tuple(rng.integers(1, model.config.vocabulary - 300, 64).tolist())
-        scheduler.submit(Request(str(i), prompt, max_tokens=2 * answer))
+        scheduler.submit(Request(str(i), prompt, max_tokens=model.context // 2))
     begun: set[str] = set()
     while len(begun) < sequences:
         begun |= {id for id, event in scheduler.step() if isinstance(event, Tokens)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -23,11 +24,11 @@ class Pool:
         self.pages = Pages(count)
         self.data = np.zeros((count, PAGE_BYTES), np.uint8)
 
-    def read(self, page: int) -> np.ndarray:
-        return self.data[page].copy()
+    def read(self, pages: Sequence[int]) -> np.ndarray:
+        return self.data[list(pages)]
 
-    def write(self, page: int, data: np.ndarray) -> None:
-        self.data[page] = data
+    def write(self, pages: Sequence[int], data: np.ndarray) -> None:
+        self.data[list(pages)] = data
 
 
 def contents(ids: np.ndarray, place: int) -> np.ndarray:
@@ -49,7 +50,7 @@ def saved(pool: Pool, ids: np.ndarray, before: Saved | None = None, lag: int = 0
     pool.pages.hold(pages)
     for place in range(len(pages), -(-len(ids) // PAGE_TOKENS)):
         pages.append(pool.pages.take())
-        pool.write(pages[-1], contents(ids, place))
+        pool.write(pages[-1:], contents(ids, place)[None])
     return Saved(len(ids), len(ids) - lag, fixed(ids), tuple(pages))
 
 
@@ -61,5 +62,5 @@ def checkpoint(pool: Pool, ids: np.ndarray, before: Checkpoint | None = None, la
 def is_right(pool: Pool, state: Saved, ids: np.ndarray) -> bool:
     """Whether a state is exactly what was saved after the first of `ids`."""
     own = ids[: state.position]
-    pages = [np.array_equal(pool.read(page), contents(own, place)) for place, page in enumerate(state.pages)]
+    pages = [np.array_equal(pool.data[page], contents(own, place)) for place, page in enumerate(state.pages)]
     return len(pages) == -(-len(own) // PAGE_TOKENS) and all(pages) and np.array_equal(state.fixed, fixed(own))

@@ -72,7 +72,7 @@ class Scheduler:
         self._cancelled: set[str] = set()
         self._gauges = Gauges()
         self._weights = weight_bytes(model.network)
-        self._pace = Pace(CHUNK)
+        self._pace = Pace(getattr(model.executor, "chunk", CHUNK))
         self._turn = 0
 
     @property

@@ -24,6 +24,7 @@ import numpy as np
 MAGIC = b"JubakoSn"
 VERSION = 1
 NO_PARENT = bytes(32)
+BATCH = 32  # pages read or written at a time
 _HEADER = struct.Struct("<8sI32s32s32s9QIIII")
 _CHECKED = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CHECKED.size
@@ -102,11 +103,11 @@ class Header:
 
 
 def write_file(
-    path: Path, header: Header, tokens: np.ndarray, fixed: np.ndarray, pages: Iterable[np.ndarray]
+    path: Path, header: Header, tokens: np.ndarray, fixed: np.ndarray, batches: Iterable[np.ndarray]
 ) -> Header:
     """Write beside `path`, then rename: there is a whole file or none, whenever the process dies.
 
-    The header as written, with its checksums.
+    batches: of pages, uint8 [pages, page_bytes]. The header as written, with its checksums.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -115,9 +116,9 @@ def write_file(
             file.write(tokens.data)
             file.write(fixed.data)
             pages_sum = 0
-            for page in pages:
-                pages_sum = zlib.crc32(page.data, pages_sum)
-                file.write(page.data)
+            for batch in batches:
+                pages_sum = zlib.crc32(batch.data, pages_sum)
+                file.write(batch.data)
             tokens_sum, fixed_sum = zlib.crc32(tokens.data), zlib.crc32(fixed.data)
             header = replace(header, tokens_sum=tokens_sum, fixed_sum=fixed_sum, pages_sum=pages_sum)
             file.seek(0)
@@ -162,14 +163,15 @@ class SessionFile:
         return self._section(self.header.fixed_bytes, self.header.fixed_sum, "state")
 
     def pages(self) -> Iterator[np.ndarray]:
-        """Each page, uint8 [page_bytes], in one buffer that is used again. Only the last tells a wrong checksum."""
+        """Batches of pages, uint8 [pages, page_bytes]. Only after the last a wrong checksum is told."""
         self._file.seek(HEADER_BYTES + 4 * self.header.position + self.header.fixed_bytes)
-        buffer, total = np.empty(self.header.page_bytes, np.uint8), 0
-        for _ in range(self.header.pages):
-            if self._file.readinto(buffer.data) != len(buffer):
+        total = 0
+        for start in range(0, self.header.pages, BATCH):
+            batch = np.empty((min(BATCH, self.header.pages - start), self.header.page_bytes), np.uint8)
+            if self._file.readinto(batch.data) != batch.nbytes:
                 raise DamagedFile("it ends in the middle of its pages")
-            total = zlib.crc32(buffer.data, total)
-            yield buffer
+            total = zlib.crc32(batch.data, total)
+            yield batch
         if total != self.header.pages_sum:
             raise DamagedFile("the checksum of its pages is wrong")
 

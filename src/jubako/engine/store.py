@@ -15,7 +15,7 @@ from ..errors import MachineError
 from ..ops.pages import PagePool, Saved
 from .checkpoint import Checkpoint
 from .session_directory import Entry, SessionDirectory
-from .session_file import NO_PARENT, DamagedFile, Header, Layout, SessionFile, write_file
+from .session_file import BATCH, NO_PARENT, DamagedFile, Header, Layout, SessionFile, write_file
 
 log = logging.getLogger(__name__)
 
@@ -141,9 +141,10 @@ class SessionStore:
             fixed = file.fixed()
             self._pool.pages.release(pages[header.first_page :])
             del pages[header.first_page :]
-            for data in file.pages():
-                pages.append(self._pool.pages.take())
-                self._pool.write(pages[-1], data)
+            for batch in file.pages():
+                taken = [self._pool.pages.take() for _ in batch]
+                pages += taken
+                self._pool.write(taken, batch)
         return Saved(header.position, header.draft_position, fixed, tuple(pages))
 
     def _write_all(self) -> None:
@@ -185,6 +186,7 @@ class SessionStore:
         if header.file_bytes > self.limit:
             return
         self._files.make_room(header.file_bytes, self.limit, chain)
-        pages = (self._pool.read(page) for page in saved.pages[first:])
-        self._files.add(write_file(self._files.path(checkpoint.digest), header, checkpoint.tokens, saved.fixed, pages))
+        new, path = saved.pages[first:], self._files.path(checkpoint.digest)
+        batches = (self._pool.read(new[start : start + BATCH]) for start in range(0, len(new), BATCH))
+        self._files.add(write_file(path, header, checkpoint.tokens, saved.fixed, batches))
         self._files.touch(chain)

@@ -7,7 +7,7 @@ states, hold the same pages; only a page with a single holder is written to.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,10 +75,10 @@ class PagePool(Protocol):
     page_tokens: int
     page_bytes: int
 
-    def read(self, page: int) -> np.ndarray:
-        """What a page holds: uint8 [page_bytes]."""
+    def read(self, pages: Sequence[int]) -> np.ndarray:
+        """What these pages hold: uint8 [pages, page_bytes]."""
 
-    def write(self, page: int, data: np.ndarray) -> None:
+    def write(self, pages: Sequence[int], data: np.ndarray) -> None:
         """The inverse."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import lcm
 
 import numpy as np
@@ -37,15 +38,15 @@ class KvPool:
         self._parts = [part for layer in self.layers for part in (layer.cache, layer.pooled)]
         self.page_bytes = sum(part.shape[1] for part in self._parts)
 
-    def read(self, page: int) -> np.ndarray:
-        """What a page holds: uint8 [page_bytes]."""
-        return np.concatenate([part[page] for part in self._parts])
+    def read(self, pages: Sequence[int]) -> np.ndarray:
+        """What these pages hold: uint8 [pages, page_bytes]."""
+        return np.concatenate([part[list(pages)] for part in self._parts], axis=1)
 
-    def write(self, page: int, data: np.ndarray) -> None:
+    def write(self, pages: Sequence[int], data: np.ndarray) -> None:
         """The inverse of `read`."""
         start = 0
         for part in self._parts:
-            part[page] = data[start : start + part.shape[1]]
+            part[list(pages)] = data[:, start : start + part.shape[1]]
             start += part.shape[1]
 
     def copy(self, page: int) -> int:
