@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -20,21 +20,22 @@ TINY = Path(__file__).parents[1] / "data" / "tiny" / "tiny-bf16.gguf"
 
 @dataclass
 class Server:
-    """A server process; `url` ends without a slash."""
+    """A server process; `url` ends without a slash, `headers` go with every request."""
 
     process: subprocess.Popen[bytes]
     port: int
     log: Path
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=30)
+        return httpx.get(self.url + path, headers=self.headers, timeout=30)
 
     def post(self, path: str, body: object, **headers: str) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, headers=headers, timeout=60)
+        return httpx.post(self.url + path, json=body, headers={**self.headers, **headers}, timeout=60)
 
     def children(self) -> list[int]:
         """Process ids of the engine, which is the server's only child that was started with a socket."""
@@ -77,25 +78,15 @@ class Server:
         return self.process.wait(30)
 
 
-def start_server(folder: Path, *options: str, model: Path = SMALL, wait: bool = True) -> Server:
+def start_server(folder: Path, *options: str, model: Path | None = None, wait: bool = True) -> Server:
+    """A server for `model`, or the one that ships; `folder` gets its log and its sessions."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / f"server-{port}.log"
-    kept = ["--sessions", str(folder / "sessions")]
-    words = [
-        sys.executable,
-        "-m",
-        "jubako.cli",
-        "serve",
-        str(model),
-        "--port",
-        str(port),
-        "--threads",
-        "1",
-        *kept,
-        *options,
-    ]
+    given = [str(model)] if model else []
+    given += ["--port", str(port), "--threads", "1", "--sessions", str(folder / "sessions"), *options]
+    words = [sys.executable, "-m", "jubako.cli", "serve", *given]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from .. import __version__
@@ -24,7 +24,7 @@ from .openai import chat, completions, models, tokens
 from .openai.fields import MOST_ID
 from .problems import Problem, problem_of, shape_for
 from .responses import responses
-from .stream import ClientGone
+from .stream import ClientGone, Json
 
 ROUTERS = (
     chat.router,
@@ -80,7 +80,7 @@ def _bound_ids(schema: Any, vocabulary: int) -> None:
 
 def answer_problem(http: HttpRequest, problem: Problem) -> Response:
     """The error answer in the dialect of the path."""
-    return JSONResponse(shape_for(http.url.path)(problem), problem.status, problem.headers)
+    return Json(shape_for(http.url.path)(problem), problem.status, problem.headers)
 
 
 async def _explained(http: HttpRequest, error: Exception) -> Response:

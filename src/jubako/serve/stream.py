@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from .problems import Problem, problem_of
@@ -43,6 +43,13 @@ async def unless_gone(http: HttpRequest, work: Awaitable[Result]) -> Result:
         task.cancel()
         gone.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
+
+
+class Json(JSONResponse):
+    """JSON that is always sent: half a surrogate pair, which is no text in UTF-8, becomes a question mark."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def sse(data: Any, event: str | None = None) -> bytes:

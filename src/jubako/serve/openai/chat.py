@@ -8,12 +8,11 @@ from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse
 
 from ..answer import Service
 from ..ask import Ask, Asker, asker_of
 from ..problems import openai_shape
-from ..stream import EventStream, sse, unless_gone
+from ..stream import EventStream, Json, sse, unless_gone
 from .chat_answer import whole
 from .chat_chunks import ChatChunks
 from .chat_request import ChatRequest
@@ -35,7 +34,7 @@ async def chat_completions(body: ChatRequest, http: HttpRequest) -> Any:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
         chunks = ChatChunks(service, ask, with_usage, bool(body.return_progress))
         return EventStream(chunks.events(), lambda problem: sse(openai_shape(problem)))
-    return JSONResponse(await unless_gone(http, whole(service, ask)))
+    return Json(await unless_gone(http, whole(service, ask)))
 
 
 def _ask(service: Service, body: ChatRequest, asker: Asker) -> Ask:
