@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -115,9 +116,16 @@ def overhead(path: str, tokens: int, rounds: int) -> None:
     print(f"first token: {1000 * statistics.median(waits):.2f} ms later (median of pairs)")
 
 
-async def talk(
-    url: str, number: int, deadline: float, counts: list[int], waits: list[float], errors: list[str]
-) -> None:
+@dataclass
+class Record:
+    """What the clients saw: answers by client, seconds each took, what went wrong."""
+
+    counts: list[int]
+    waits: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+async def talk(url: str, number: int, deadline: float, record: Record) -> None:
     """One client: asks again and again in different ways, now and then leaves in the middle."""
     chance = random.Random(number)
     words = ["cat", "river", "lacquer", "moon", "Paris", "bread", "seven", "why", "blue", "story"]
@@ -149,10 +157,8 @@ async def talk(
 async def watch(process: psutil.Process, deadline: float, memory: list[tuple[float, float]]) -> None:
     """Memory of the server and of its engine, in MB, every ten seconds."""
     while time.monotonic() < deadline:
-        engine = sum(
-            child.memory_info().rss for child in process.children(recursive=True) if "engine" in str(child.cmdline())
-        )
-        memory.append((process.memory_info().rss / 1e6, engine / 1e6))
+        engines = [child for child in process.children() if "jubako.serve.engine" in child.cmdline()]
+        memory.append((process.memory_info().rss / 1e6, engines[0].memory_info().rss / 1e6))
         await asyncio.sleep(10)
 
 
