@@ -81,6 +81,63 @@ class PagePool(Protocol):
     def write(self, pages: Sequence[int], data: np.ndarray) -> None:
         """The inverse."""
 
+    def copy(self, page: int, to: int) -> None:
+        """Let page `to` hold what `page` holds."""
+
+
+class SequencePages:
+    """The pages of one sequence in the order of its tokens. A device tells its kernels of them in `_place`."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.ids: list[int] = []
+
+    def own(self, start: int, end: int) -> None:
+        """Make the cells [start, end) writable: shared pages are replaced by a copy, missing ones taken."""
+        pages, size = self.pool.pages, self.pool.page_tokens
+        last = -(-end // size)
+        for place in range(start // size, min(last, len(self.ids))):
+            shared = self.ids[place]
+            if pages.holders(shared) > 1:
+                self.ids[place] = own = pages.take()
+                self.pool.copy(shared, own)
+                pages.release([shared])
+                self._place(place, [own])
+        if last > len(self.ids):
+            self._add([pages.take() for _ in range(last - len(self.ids))])
+
+    def lacks(self, start: int, end: int) -> int:
+        """Pages that `own` would take."""
+        size = self.pool.page_tokens
+        known = self.ids[start // size : -(-end // size)]
+        shared = sum(self.pool.pages.holders(page) > 1 for page in known)
+        return shared + max(0, -(-end // size) - len(self.ids))
+
+    def holding(self, tokens: int) -> tuple[int, ...]:
+        """The pages of the first `tokens` cells, with one more holder."""
+        ids = tuple(self.ids[: -(-tokens // self.pool.page_tokens)])
+        self.pool.pages.hold(ids)
+        return ids
+
+    def share(self, ids: Sequence[int]) -> None:
+        """Have these pages, held by somebody else too."""
+        assert not self.ids
+        self.pool.pages.hold(ids)
+        self._add(ids)
+
+    def release(self) -> None:
+        """Give all pages back."""
+        self.pool.pages.release(self.ids)
+        self.ids = []
+
+    def _add(self, pages: Sequence[int]) -> None:
+        start = len(self.ids)
+        self.ids += pages
+        self._place(start, pages)
+
+    def _place(self, start: int, pages: Sequence[int]) -> None:
+        """Let the kernels find `pages` at the places from `start` on."""
+
 
 @dataclass(frozen=True, eq=False)
 class Saved:

@@ -8,7 +8,7 @@ from math import lcm
 import numpy as np
 
 from ... import _cpu
-from ..pages import Pages
+from ..pages import Pages, SequencePages
 from .weights import Attention, Network
 
 
@@ -49,60 +49,26 @@ class KvPool:
             part[list(pages)] = data[:, start : start + part.shape[1]]
             start += part.shape[1]
 
-    def copy(self, page: int) -> int:
-        """A new page with the same contents."""
-        twin = self.pages.take()
+    def copy(self, page: int, to: int) -> None:
+        """Let page `to` hold the same."""
         for part in self._parts:
-            part[twin] = part[page]
-        return twin
+            part[to] = part[page]
 
 
-class SequencePages:
+class CpuPages(SequencePages):
     """The pages of one sequence; `table` is what its attention states see of them."""
 
     def __init__(self, pool: KvPool) -> None:
-        self.pool = pool
-        self.ids: list[int] = []
+        super().__init__(pool)
         self.table = _cpu.PageTable(pool.pages.count)
 
-    def own(self, start: int, end: int) -> None:
-        """Make the cells [start, end) writable: pages that are missing are taken, shared ones replaced by a copy."""
-        pages, size = self.pool.pages, self.pool.page_tokens
-        for place in range(start // size, -(-end // size)):
-            if place == len(self.ids):
-                self._set(place, pages.take())
-            elif pages.holders(self.ids[place]) > 1:
-                shared = self.ids[place]
-                self._set(place, self.pool.copy(shared))
-                pages.release([shared])
-
-    def lacks(self, start: int, end: int) -> int:
-        """Pages that `own` would take."""
-        places = range(start // self.pool.page_tokens, -(-end // self.pool.page_tokens))
-        return sum(place >= len(self.ids) or self.pool.pages.holders(self.ids[place]) > 1 for place in places)
-
-    def holding(self, tokens: int) -> tuple[int, ...]:
-        """The pages of the first `tokens` cells, with one more holder."""
-        ids = tuple(self.ids[: -(-tokens // self.pool.page_tokens)])
-        self.pool.pages.hold(ids)
-        return ids
-
-    def share(self, ids: tuple[int, ...]) -> None:
-        """Have these pages, held by somebody else too."""
-        assert not self.ids
-        self.pool.pages.hold(ids)
-        for place, page in enumerate(ids):
-            self._set(place, page)
-
     def release(self) -> None:
-        """Give all pages back."""
-        self.pool.pages.release(self.ids)
-        self.ids = []
+        super().release()
         self.table.truncate(0)
 
-    def _set(self, place: int, page: int) -> None:
-        self.ids[place : place + 1] = [page]
-        self.table.set(place, page)
+    def _place(self, start: int, pages: Sequence[int]) -> None:
+        for place, page in enumerate(pages, start):
+            self.table.set(place, page)
 
 
 def attention_layers(network: Network) -> list[Attention]:

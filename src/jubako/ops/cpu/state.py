@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import _cpu
 from ..pages import Saved
-from .kv import KvPool, SequencePages
+from .kv import CpuPages, KvPool
 from .weights import Attention, Gdn, Network
 
 CARRY = 32  # tokens the draft layer may lag behind; two steps' worth
@@ -40,7 +40,7 @@ class CpuState:
     draft: _cpu.AttentionState | None
     carry: np.ndarray | None
     looks_back: int  # length of history
-    pages: SequencePages | None = None  # None: memory of its own
+    pages: CpuPages | None = None  # None: memory of its own
     position: int = 0
     draft_position: int = 0
     history: list[int] = field(default_factory=list)
@@ -159,7 +159,7 @@ class CpuState:
 def new_state(network: Network, context: int, kv_bits: int, pool: KvPool | None = None) -> CpuState:
     """An empty state, its keys and values in `pool`. Raises MemoryError when the system refuses the address space."""
     config = network.config
-    pages = SequencePages(pool) if pool else None
+    pages = CpuPages(pool) if pool else None
     shared = iter(pool.layers) if pool else None
 
     def mixer_state(mixer: Gdn | Attention) -> _cpu.GdnState | _cpu.AttentionState:
