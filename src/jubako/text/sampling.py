@@ -1,8 +1,9 @@
 """Choosing the next token from the logits.
 
-Order: penalties, bias, rules, temperature, top-k, top-p, min-p, draw. The random number of a draw is a function of
-(seed, position) alone, and candidates are laid out from the likeliest down: two slightly different distributions at one
-position, such as a draft's and the network's own, therefore mostly give the same token.
+Order: penalties, bias, rules, temperature, top-k, top-p, min-p, draw. A draw is a race: every token that is left runs
+for -log(u) / weight, where u depends on (seed, position, token) alone, and the first one wins; that is its probability.
+Two slightly different distributions at one position, such as a draft's and the network's own, therefore mostly give
+the same token (Gumbel coupling: at least (1-d)/(1+d) for a total variation distance d).
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ _FIRST_CANDIDATES = 256
 _GREEDY = 1e-6  # lower temperatures are greedy; the divisions below would overflow
 
 
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) from the counter (seed, position): two rounds of splitmix64 (Steele, Lea & Flood 2014)."""
-    mixed = _splitmix64((_splitmix64(seed & _MASK) + position * _GOLDEN) & _MASK)
-    return (mixed >> 11) * 2.0**-53
+def uniforms(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
+    """Numbers in (0, 1) from the counters (seed, position, id), float64: splitmix64 (Steele, Lea & Flood 2014)."""
+    start = _splitmix64((_splitmix64(seed & _MASK) + position * _GOLDEN) & _MASK)
+    z = np.uint64(start) + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def _splitmix64(state: int) -> int:
@@ -91,11 +96,11 @@ class Sampler:
         logits = self._biased(self._penalties.apply(np.asarray(logits, np.float32)))
         allowed = allowed_tokens(self._rules)
         if allowed is None:
-            return self._choose(logits, position)
+            return self._choose(logits, None, position)
         ids = np.flatnonzero(allowed)
         if len(ids) == 0:
             raise JubakoError(f"no token may come at position {position}: the rules of this answer exclude each other")
-        return int(ids[self._choose(logits[ids], position)])
+        return int(ids[self._choose(logits[ids], ids, position)])
 
     def _biased(self, logits: np.ndarray) -> np.ndarray:
         if not self._bias:
@@ -107,7 +112,8 @@ class Sampler:
         logits[ids] += np.fromiter(self._bias.values(), np.float32, len(ids))
         return logits
 
-    def _choose(self, logits: np.ndarray, position: int) -> int:
+    def _choose(self, logits: np.ndarray, ids: np.ndarray | None, position: int) -> int:
+        """Index into logits, which are those of the tokens `ids` (None: of all)."""
         largest = float(logits.max())
         if not math.isfinite(largest):
             raise JubakoError(
@@ -115,41 +121,58 @@ class Sampler:
             )
         if self.params.temperature < _GREEDY:
             return int(logits.argmax())
-        return self._draw(logits, np.float32(largest), uniform(self.seed, position))
+        return self._draw(logits, ids, np.float32(largest), position)
 
-    def _draw(self, logits: np.ndarray, largest: np.float32, u: float) -> int:
-        ids, weights, total = self._candidates(logits, largest, u)
-        reached = np.cumsum(weights)
+    def _draw(self, logits: np.ndarray, ids: np.ndarray | None, largest: np.float32, position: int) -> int:
+        def u(indices: np.ndarray) -> np.ndarray:
+            return uniforms(self.seed, position, indices if ids is None else ids[indices])
+
+        indices, weights, total = self._candidates(logits, largest)
         if self.params.top_p < 1:
-            keep = reached - weights < self.params.top_p * total
+            keep = np.cumsum(weights) - weights < self.params.top_p * total
             keep[0] = True
-            weights, total = weights[keep], 0.0
+            weights = weights[keep]
         if self.params.min_p > 0:
-            weights, total = weights[weights >= self.params.min_p * weights[0]], 0.0
-        reached = np.cumsum(weights)
-        index = int(np.searchsorted(reached, u * (total or reached[-1]), side="right"))
-        return int(ids[min(index, len(weights) - 1)])
+            weights = weights[weights >= self.params.min_p * weights[0]]
+        weights = weights[weights > 0]
+        times = -np.log(u(indices[: len(weights)])) / weights
+        first = int(times.argmin())
+        if len(indices) < len(logits) and not self._filtered():
+            # A token beyond the candidates wins only with a u so large.
+            others = np.arange(len(logits))
+            others = others[u(others) > math.exp(-float(times[first] * weights[-1]))]
+            others = others[logits[others] > -np.inf]
+            if len(others):
+                late = -np.log(u(others)) / self._weights(logits[others], largest)
+                if late.min() < times[first]:
+                    return int(others[late.argmin()])
+        return int(indices[first])
 
-    def _candidates(self, logits: np.ndarray, largest: np.float32, u: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """The likeliest tokens, as many as the filters and the draw can reach.
+    def _filtered(self) -> bool:
+        params = self.params
+        return bool(params.top_k) or params.top_p < 1 or params.min_p > 0
 
-        Returns ids, weights exp((logit - largest) / temperature) in falling order, and the sum of weights after top-k.
+    def _candidates(self, logits: np.ndarray, largest: np.float32) -> tuple[np.ndarray, np.ndarray, float]:
+        """The likeliest tokens, all that the filters leave; without filters some.
+
+        Returns indices, weights exp((logit - largest) / temperature) in falling order, and their sum after top-k.
         """
         params = self.params
         if params.top_k:
             ids = largest_ids(logits, params.top_k)
             weights = self._weights(logits[ids], largest)
             return ids, weights, float(weights.sum())
-        total = float(np.exp((logits - largest) / np.float32(params.temperature)).sum(dtype=np.float64))
+        total = 0.0
+        if params.top_p < 1:
+            total = float(np.exp((logits - largest) / np.float32(params.temperature)).sum(dtype=np.float64))
         width = _FIRST_CANDIDATES
         while True:
             ids = largest_ids(logits, width)
             weights = self._weights(logits[ids], largest)
-            mass = float(weights.sum())
             if params.top_p < 1:
-                enough = mass >= params.top_p * total
+                enough = float(weights.sum()) >= params.top_p * total
             else:
-                enough = weights[-1] < params.min_p if params.min_p > 0 else mass > u * total
+                enough = params.min_p == 0 or weights[-1] < params.min_p
             if enough or width >= len(logits):
                 return ids, weights, total
             width *= 16
