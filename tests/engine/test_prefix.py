@@ -56,11 +56,11 @@ def test_a_resumed_state_reads_on_with_the_same_bits(executor: Any, cut: int) ->
     """Logits, drafts, and what is saved later; the state it came from goes on with other tokens meanwhile."""
     rng = np.random.default_rng(cut)
     ids = rng.integers(1, 8000, 260).tolist()
-    read = executor.new_state(2048, executor.new_pool(2048))
+    [read] = executor.share_memory(1, 2048, 0).states
     logits = executor.forward(ids, read, last_only=False)
 
-    pool = executor.new_pool(2048)
-    first, second = (executor.new_state(2048, pool) for _ in range(2))
+    memory = executor.share_memory(2, 2048, 0)
+    pool, (first, second) = memory.pool, memory.states
     executor.forward(ids[:cut], first, last_only=True)
     state = first.save()
     executor.forward(rng.integers(1, 8000, 70).tolist(), first, last_only=True)
@@ -79,8 +79,7 @@ def test_a_resumed_state_reads_on_with_the_same_bits(executor: Any, cut: int) ->
 
 def test_a_resumed_state_takes_back_columns_like_another(executor: Any) -> None:
     ids = np.random.default_rng(5).integers(1, 8000, 150).tolist()
-    pool = executor.new_pool(1024)
-    first, second = (executor.new_state(512, pool) for _ in range(2))
+    first, second = executor.share_memory(2, 512, 0).states
     executor.forward(ids[:98], first, last_only=True)
     executor.step([(ids[98:103], first)])
     first.keep(3)

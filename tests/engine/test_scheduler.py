@@ -13,7 +13,7 @@ from together import SMALL, Heard, alone, request, run, words
 import jubako
 from jubako.core import Failed, Finished, Reading, Request, Tokens
 from jubako.engine.depth import Plan
-from jubako.engine.room import plan_room
+from jubako.engine.plan import plan_memory
 from jubako.engine.scheduler import Scheduler
 
 TINY = Path(__file__).parents[1] / "data" / "tiny" / "tiny-mixed.gguf"
@@ -275,7 +275,7 @@ def test_a_pool_too_small_for_all_makes_requests_wait(tiny: jubako.Model, monkey
     """Room for one whole context and a little: two long answers run one after the other, checkpoints make way."""
     memory, executor = psutil.virtual_memory(), cast(Any, tiny.executor)
     page = executor.new_pool(1)
-    few = 9000 * page.page_bytes // page.page_tokens + 2 * executor.new_state(8192, page).fixed_bytes
+    few = 9000 * page.page_bytes // page.page_tokens + 2 * executor.new_state(64).fixed_bytes
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory._replace(available=few))
     scheduler = Scheduler(tiny, sequences=2, prefix_bytes=1000)
     rng = np.random.default_rng(12)
@@ -311,14 +311,14 @@ def test_what_can_never_be_done_is_refused(tiny: jubako.Model) -> None:
 
 
 def test_memory_is_planned_and_refused_with_the_sums() -> None:
-    plan = plan_room(free=10**9, sequences=4, context=1000, token_bytes=1000, fixed_bytes=10**6, prefix_bytes=None)
+    plan = plan_memory(free=10**9, sequences=4, context=1000, token_bytes=1000, fixed_bytes=10**6, prefix_bytes=None)
     assert plan.pool_tokens == 4000 + plan.prefix_bytes // 1000 and plan.total <= 10**9
-    tight = plan_room(free=10**9, sequences=8, context=300_000, token_bytes=1000, fixed_bytes=10**6, prefix_bytes=0)
+    tight = plan_memory(free=10**9, sequences=8, context=300_000, token_bytes=1000, fixed_bytes=10**6, prefix_bytes=0)
     assert tight.pool_tokens == 500_000
     with pytest.raises(
         jubako.MachineError, match=r"needs 1.20 GB .* 8 sequences 0.01 GB .* 1.00 GB of memory are free"
     ):
-        plan_room(free=10**9, sequences=8, context=1_200_000, token_bytes=1000, fixed_bytes=10**6, prefix_bytes=0)
+        plan_memory(free=10**9, sequences=8, context=1_200_000, token_bytes=1000, fixed_bytes=10**6, prefix_bytes=0)
 
 
 def test_status_counts_what_happened(tiny: jubako.Model) -> None:

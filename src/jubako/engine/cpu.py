@@ -11,9 +11,11 @@ from ..arch.config import Config
 from ..arch.weights import Network
 from ..errors import MachineError
 from ..ops.cpu import CpuOps, CpuState, KvPool
+from ..ops.pages import Saved
 from .draft_layer import propose, remember
 from .executor import STEP_COLUMNS, DraftWish
 from .forward import part_rows, residual
+from .plan import SharedMemory, pages_for, plan_memory
 
 
 class CpuExecutor:
@@ -28,14 +30,8 @@ class CpuExecutor:
         self._kv_bits = kv_bits
         self.layout = f"cpu, {kv_bits} bit"
 
-    def new_pool(self, tokens: int) -> KvPool:
-        """See `Executor.new_pool`."""
-        return KvPool(self.ops.weights, tokens, self._kv_bits)
-
-    def new_state(self, context: int, pool: KvPool | None = None) -> CpuState:
+    def new_state(self, context: int) -> CpuState:
         """See `Executor.new_state`. Memory is committed as the context fills, but must be there for all of it."""
-        if pool is not None:
-            return self.ops.new_state(context, self._kv_bits, pool)
         needed, free = cache_bytes(self.config, context, self._kv_bits), psutil.virtual_memory().available
         if needed > free:
             raise MachineError(
@@ -43,6 +39,29 @@ class CpuExecutor:
                 f"{free / 1e9:.1f} GB of memory are free; ask for a smaller context"
             )
         return self.ops.new_state(context, self._kv_bits)
+
+    def share_memory(self, sequences: int, context: int, prefix_bytes: int | None) -> SharedMemory:
+        """See `Executor.share_memory`. Memory is committed as it fills, but must be there for all of it."""
+        one = self.new_pool(1)
+        fixed_bytes = self.ops.new_state(context, self._kv_bits, one).fixed_bytes
+        most, token_bytes = pages_for(context, one.page_tokens) * one.page_tokens, one.page_bytes // one.page_tokens
+        free = psutil.virtual_memory().available
+        plan = plan_memory(free, sequences, most, token_bytes, fixed_bytes, prefix_bytes)
+        pool = self.new_pool(plan.pool_tokens)
+        states = [self.ops.new_state(context, self._kv_bits, pool) for _ in range(sequences)]
+        return SharedMemory(pool, states, plan.prefix_bytes, plan.total)
+
+    def new_pool(self, tokens: int) -> KvPool:
+        """Pages for so many tokens."""
+        return KvPool(self.ops.weights, tokens, self._kv_bits)
+
+    def save(self, state: CpuState) -> Saved:
+        """See `Executor.save`."""
+        return state.save()
+
+    def resume(self, state: CpuState, saved: Saved, ids: Sequence[int]) -> None:
+        """See `Executor.resume`."""
+        state.resume(saved, ids)
 
     def forward(self, ids: Sequence[int], state: CpuState, *, last_only: bool) -> np.ndarray:
         """See `Executor.forward`."""

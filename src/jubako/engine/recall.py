@@ -8,6 +8,7 @@ import numpy as np
 
 from ..ops.pages import PagePool
 from .checkpoint import Checkpoint
+from .plan import SharingExecutor
 from .prefix import PrefixStore
 from .session_file import Layout
 from .store import SessionStore
@@ -16,9 +17,11 @@ from .store import SessionStore
 class Recall:
     """Owns the checkpoints in memory (`budget` bytes, pages of `pool`) and feeds the disk, if there is a `store`."""
 
-    def __init__(self, pool: PagePool, budget: int, store: SessionStore | None, layout: Layout) -> None:
+    def __init__(
+        self, executor: SharingExecutor, pool: PagePool, budget: int, store: SessionStore | None, layout: Layout
+    ) -> None:
         self.prefix = PrefixStore(pool, budget)
-        self._pool, self._store = pool, store
+        self._executor, self._pool, self._store = executor, pool, store
         self._hits = self._misses = 0
         if store is not None:
             store.attach(layout, pool)
@@ -34,14 +37,14 @@ class Recall:
         if checkpoint is None:
             self._misses += 1
             return 0
-        state.resume(checkpoint.saved, checkpoint.tokens)
+        self._executor.resume(state, checkpoint.saved, checkpoint.tokens)
         self.prefix.use(checkpoint)
         self._hits += 1
         return len(checkpoint)
 
     def save(self, state: Any, ids: np.ndarray, durable: bool) -> None:
         """Keep what `state` is after `ids` (int32), if that is new. durable: worth a place on the disk, too."""
-        checkpoint = self.prefix.add(ids, state.save())
+        checkpoint = self.prefix.add(ids, self._executor.save(state))
         if checkpoint is not None and durable and self._store is not None:
             self._store.offer(checkpoint)
 

@@ -20,6 +20,7 @@ from .gauges import Gauges
 from .identity import model_key
 from .model import CHUNK, Model
 from .pace import Pace
+from .plan import SharingExecutor
 from .recall import Recall
 from .room import Room
 from .running import Running
@@ -62,11 +63,13 @@ class Scheduler:
                 f"sequences is {sequences} and columns {columns}; 1 ≤ sequences ≤ columns ≤ {STEP_COLUMNS}"
             )
         self.model, self._columns, self._drafts = model, columns, drafts
-        self._executor: Any = model.executor
-        key = model_key(model.paths, getattr(model.executor, "layout", ""))
-        self._room = Room(model.executor, sequences, model.context, prefix_bytes, key)
+        if not isinstance(model.executor, SharingExecutor):
+            raise MachineError("this device runs one sequence at a time; use another to serve")
+        self._executor = model.executor
+        key = model_key(model.paths, model.executor.layout)
         self._limit = sequences
-        self._recall = Recall(self._room.pool, self._room.plan.prefix_bytes, store, self._room.layout)
+        room = self._room = Room(model.executor, sequences, model.context, prefix_bytes, key)
+        self._recall = Recall(model.executor, room.pool, room.prefix_bytes, store, room.layout)
         self._waiting: list[Waiting] = []
         self._running: list[Running] = []
         self._cancelled: set[str] = set()
@@ -90,9 +93,9 @@ class Scheduler:
         if len(wrong := ids[(ids < 0) | (ids >= vocabulary)]):
             raise RequestError(f"token id {wrong[0]} is outside the vocabulary of {vocabulary}")
         whole("max_tokens", request.max_tokens, 1)
-        if len(ids) > self.model.context:
+        if len(ids) > self._room.context:
             raise RequestError(
-                f"{len(ids)} tokens do not fit in the context of {self.model.context}; shorten the prompt"
+                f"{len(ids)} tokens do not fit in the context of {self._room.context}; shorten the prompt"
             )
         options = DraftOptions(self._drafts if request.drafts is None else request.drafts)
         self._waiting.append(Waiting(request, self.model.rules(request), options, ids.astype(np.int32)))
@@ -140,7 +143,7 @@ class Scheduler:
                 "process_bytes": psutil.Process().memory_info().rss,
                 "available_bytes": memory.available,
                 "total_bytes": memory.total,
-                "planned_bytes": self._room.plan.total,
+                "planned_bytes": self._room.planned_bytes,
             },
         }
 
@@ -170,7 +173,7 @@ class Scheduler:
     def _start(self, waiting: Waiting) -> Running:
         """Give it a state and what is known of its prompt."""
         request, state = waiting.request, self._room.idle[-1]
-        run = Running(request, waiting.prompt, state, self.model.context, waiting.rules, waiting.options)
+        run = Running(request, waiting.prompt, state, self._room.context, waiting.rules, waiting.options)
         cached = self._recall.resume(state, run.prompt)
         run.stats.cached_tokens = cached
         run.positions = checkpoint_positions(len(run.prompt), cached, request.keep, self._room.pool.page_tokens)
