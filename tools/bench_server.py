@@ -139,7 +139,7 @@ async def talk(url: str, number: int, deadline: float, record: Record) -> None:
             body |= {"stream": chance.random() < 0.7, "temperature": 1, "seed": chance.randint(0, 9)}
             began = time.monotonic()
             try:
-                if body["stream"] and chance.random() < 0.1:
+                if body["stream"] and chance.random() < 0.2:
                     async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
                         async for _ in answer.aiter_lines():
                             break

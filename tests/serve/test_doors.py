@@ -32,7 +32,7 @@ def bare(server: Server, method: str, path: str, **headers: str) -> httpx.Respon
     return httpx.request(method, server.url + path, headers=headers, timeout=30)
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/status", "/metrics", "/openapi.json", "/v1/nothing"])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/status", "/metrics", "/openapi.json", "/docs", "/v1/nothing"])
 def test_nothing_is_told_without_a_key(locked: Server, path: str) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
         answer = bare(locked, "GET", path, **headers)
@@ -71,6 +71,14 @@ def test_the_page_is_held_to_its_own_files(locked: Server) -> None:
     for file in (PAGE / "assets").iterdir():
         asset = bare(locked, "GET", f"/assets/{file.name}")
         assert asset.content == file.read_bytes() and "immutable" in asset.headers["cache-control"]
+
+
+def test_the_interfaces_can_be_read_about(server: Server) -> None:
+    page = bare(server, "GET", "/docs")
+    assert page.status_code == 200 and "script" not in page.text and "http" not in page.text.replace(" HTTP", "")
+    for path in server.get("/openapi.json").json()["paths"]:
+        assert path in page.text
+    assert "reasoning_effort" in page.text and "default-src 'none'" in page.headers["content-security-policy"]
 
 
 def test_pages_of_other_sites_are_kept_out_unless_named(locked: Server) -> None:

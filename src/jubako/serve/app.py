@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from .. import __version__
 from ..errors import JubakoError
-from . import page, state
+from . import docs, page, state
 from .answer import Service
 from .anthropic import messages
 from .body import Bodies, BodyLimits
@@ -50,6 +50,7 @@ def build(service: Service, guard: Guard, limits: BodyLimits) -> ASGIApp:
     for router in ROUTERS:
         app.include_router(router)
     page.mount(app)
+    docs.mount(app)
     app.state.service = service
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
