@@ -10,7 +10,7 @@ from ...core import Constraint
 from ...text.call_schema import Tool
 from ...text.chat import Conversation, Thinking
 from ..problems import Refused
-from .request import Block, CountRequest, Message, Source, ToolDefinition
+from .request import Block, CountRequest, Inner, Message, Source, TextBlock, ToolDefinition
 
 # Claude Code begins its system prompt with a line that differs from call to call; it is for the service's books, and
 # would make the whole prompt be read again.
@@ -65,14 +65,16 @@ def _messages(message: Message, where: str) -> list[dict[str, Any]]:
 _OTHERS = ("tool_result", "tool_use", "thinking", "redacted_thinking")
 
 
-def _texts(block: Block, where: str) -> Iterator[str]:
+def _texts(block: Block | Inner | TextBlock, where: str) -> Iterator[str]:
     """What a block says. Raises Refused for a block that is no text."""
+    source = None if isinstance(block, TextBlock) else block.source
     if block.type == "text" and block.text is not None:
         yield block.text
-    elif block.type == "document" and isinstance(block.source, Source) and block.source.type == "text":
-        yield "\n".join(text for text in (block.title, block.source.data) if text)
-    elif block.type == "document" and isinstance(block.source, Source) and block.source.type == "content":
-        yield from _content(block.source.content, f"{where}.source.content")
+    elif isinstance(block, TextBlock):
+        return
+    elif block.type == "document" and isinstance(source, Source) and source.type in ("text", "content"):
+        inner = _content(source.content, f"{where}.source.content") if source.type == "content" else [source.data]
+        yield "\n".join(text for text in (block.title, *inner) if text)
     elif block.type == "search_result":
         yield "\n".join(text for text in (block.title, *_content(block.content, f"{where}.content")) if text)
     elif block.type in ("image", "document"):
@@ -84,11 +86,9 @@ def _texts(block: Block, where: str) -> Iterator[str]:
         raise Refused("invalid", f"{where} is of type {block.type!r:.50}, which this server does not know")
 
 
-def _content(content: str | Sequence[Block] | dict[str, Any] | None, where: str) -> list[str]:
+def _content(content: str | Sequence[Inner | TextBlock] | None, where: str) -> list[str]:
     if content is None or isinstance(content, str):
         return [content or ""]
-    if isinstance(content, dict):
-        raise Refused("invalid", f"{where} is an object; it must be text or a list of blocks")
     return [text for i, block in enumerate(content) for text in _texts(block, f"{where}.{i}")]
 
 

@@ -9,16 +9,31 @@ from pydantic import Field
 from ..openai.fields import Body, Number, Whole
 
 
+class TextBlock(Body):
+    type: Literal["text"] = "text"
+    text: str
+
+
 class Source(Body):
     """Of a document: plain text. Other sources can't be read."""
 
     type: str
     data: str | None = None
-    content: str | list[Block] | None = None
+    content: str | Annotated[list[TextBlock], Field(max_length=10_000)] | None = None
+
+
+class Inner(Body):
+    """A block inside a result: text, search_result, or a document that is plain text."""
+
+    type: str
+    text: str | None = None
+    title: str | None = None
+    source: Source | str | None = None
+    content: str | Annotated[list[TextBlock], Field(max_length=10_000)] | None = None
 
 
 class Block(Body):
-    """A content block: text, thinking, redacted_thinking, tool_use, tool_result, or a document that is plain text."""
+    """A content block: text, thinking, redacted_thinking, tool_use, tool_result, search_result, or a text document."""
 
     type: str
     text: str | None = None
@@ -27,7 +42,7 @@ class Block(Body):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | Annotated[list[Block], Field(max_length=10_000)] | dict[str, Any] | None = None
+    content: str | Annotated[list[Inner], Field(max_length=10_000)] | None = None
     is_error: bool | None = None
     source: Source | str | None = None
     title: str | None = None
@@ -36,11 +51,6 @@ class Block(Body):
 class Message(Body):
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Block], Field(max_length=10_000)]
-
-
-class TextBlock(Body):
-    type: Literal["text"] = "text"
-    text: str
 
 
 class ToolDefinition(Body):

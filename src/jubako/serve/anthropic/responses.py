@@ -82,7 +82,7 @@ EVENTS = (
 )
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The answer",
-        "content": {"text/event-stream": {"schema": {"type": "string"}, "description": EVENTS}},
+        "description": f"The answer. {EVENTS}",
+        "content": {"text/event-stream": {"schema": {"type": "object"}}},  # of each event: its name and data
     }
 }
