@@ -31,7 +31,7 @@ Files = Annotated[
     list[Path] | None,
     typer.Option("--model", "-m", metavar="FILE", help="Model file; again for overrides, a draft layer, a side file."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, or reference (plain float32 torch, slow).")]
+Device = Annotated[str, typer.Option(help="auto, cuda, cpu, or reference (plain float32 torch, slow).")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; by default one per physical core.")]
 KvBits = Annotated[int, typer.Option(help="Bits of a cached key or value: 8 or 16.")]
 Context = Annotated[int | None, typer.Option(help="Tokens of context to make room for.")]
@@ -197,7 +197,9 @@ def synth(
 
 @app.command(epilog="Example: jubako bench model.gguf --depths 0,4096,64K --json bench.json")
 def bench(
-    files: Annotated[list[Path], typer.Argument(help="Model file, then overrides, draft layer, side files.")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Model file, then overrides, draft layer, side files.")
+    ] = None,
     depths: Annotated[str, typer.Option(help="Tokens of context before the measured ones; K is 1024.")] = "0",
     prompt: Annotated[int, typer.Option(help="Tokens of the measured prompt.")] = 512,
     tokens: Annotated[int, typer.Option(help="Tokens decoded.")] = 64,
@@ -207,11 +209,21 @@ def bench(
     kv_bits: KvBits = 8,
     fill: Annotated[str, typer.Option(help="How a context is filled: read like a prompt, or random.")] = "random",
     isa: Annotated[str | None, typer.Option(help="Instruction set, avx2 or avx512; else the best.")] = None,
+    synth: Annotated[bool, typer.Option("--synth", help="On a GPU: a random network of full size, no file.")] = False,
+    profile: Annotated[Path | None, typer.Option(help="On a GPU: write a trace that a browser opens.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write all figures as JSON; - for standard output.")] = None,
 ) -> None:
     """Measure prompt and decode speed against the memory bandwidth of this machine."""
     from .bench import bench as command
+    from .bench import parse_depths
 
+    if device == "cuda":
+        from .bench_gpu import bench_gpu
+
+        bench_gpu(files or [], synth, parse_depths(depths), prompt, repeat, kv_bits, profile, json)
+        return
+    if not files:
+        raise RequestError("bench takes a model file")
     command(files, depths, prompt, tokens, repeat, device, threads, kv_bits, fill, isa, json)
 
 

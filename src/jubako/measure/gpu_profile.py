@@ -51,7 +51,7 @@ def kernel_times(work: Callable[[], None], repeats: int, trace: Path | None = No
     times: dict[str, list[float]] = defaultdict(list)
     for event in recorded.events():
         if "CUDA" in str(event.device_type):
-            times[event.name].append(float(event.device_time))
+            times[event.name].append(float(event.time_range.elapsed_us()))
     if trace is not None:
         recorded.export_chrome_trace(str(trace))
     found = [KernelTime(name, stage_of(name), sum(t) / repeats, len(t) / repeats) for name, t in times.items()]

@@ -1,0 +1,64 @@
+"""`jubako bench --device cuda`: steps and prompts of a model, or of a random one of full size, on the GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from ..arch.weights import load_network
+from ..errors import RequestError
+from ..files import open_model
+
+WIDTHS = (1, 4)
+
+
+def bench_gpu(
+    files: Sequence[Path],
+    synth: bool,
+    depths: Sequence[int],
+    prompt: int,
+    repeat: int,
+    kv_bits: int,
+    profile: Path | None,
+    out: Path | None,
+) -> None:
+    """Measure, print tables, write JSON to `out` if given ("-" is standard output, without the tables)."""
+    from ..engine.gpu import GpuExecutor
+    from ..engine.gpu_device import gpu_executor, open_gpu
+    from ..measure.bench_gpu import GpuBench
+    from ..measure.geometry import network_config
+    from ..measure.gpu_report import markdown
+    from ..measure.synth_gpu import synthetic_network
+
+    if bool(files) == synth:
+        raise RequestError("bench on a GPU takes a model file, or --synth for a random network of full size")
+    console = Console(stderr=True)
+    context = max(depths) + prompt + 4096
+    with console.status("") as status:
+        if synth:
+            device = open_gpu()
+            config = network_config(ngram_rows=2_000_000)
+            network, source = synthetic_network(config, device)
+            context = min(context, config.context_length)
+            executor = GpuExecutor(network, device, kv_bits=kv_bits, context=context, source=source)
+        else:
+            network = load_network(open_model(list(files)))
+            executor = gpu_executor(network, kv_bits, min(context, network.config.context_length))
+        bench = GpuBench(network, executor, kv_bits, status.update)
+        report = bench.report()
+        for depth in depths:
+            for width in WIDTHS:
+                trace = profile if depth == depths[0] and width == 1 else None
+                report.steps.append(bench.steps(depth, width, profiled=profile is not None, trace=trace))
+            report.prompts.append(bench.prompt(prompt, depth, repeat))
+    text = json.dumps(report.as_json(), indent=2)
+    if out == Path("-"):
+        print(text)
+        return
+    Console().print(Markdown(markdown(report)))
+    if out:
+        out.write_text(text + "\n")

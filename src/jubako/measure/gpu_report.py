@@ -1,0 +1,49 @@
+"""A GPU benchmark as text: tables of steps and prompts, and the kernels of the steps that were profiled."""
+
+from __future__ import annotations
+
+from .bench_gpu import GpuReport
+from .gpu_profile import KernelTime
+
+KERNELS = 40  # lines a step's profile shows at most
+
+
+def markdown(report: GpuReport) -> str:
+    """The report as two tables and the kernels of the profiled steps."""
+    lines = [
+        f"# {report.name} on {report.device}, KV {report.kv_bits} bit",
+        "",
+        f"copy {report.copy_bandwidth / 1e12:.2f} TB/s · weights {report.weight_bytes / 1e9:.2f} GB · state "
+        f"{report.state_bytes / 1e9:.2f} GB · other memory {report.other_bytes / 1e9:.2f} GB · graphs captured in "
+        f"{report.capture_seconds:.1f} s",
+        "",
+        "| depth | columns | ms | from the host, ms | GB moved | of copy speed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for step in report.steps:
+        lines.append(
+            f"| {step.depth:,} | {step.width} | {step.milliseconds:.3f} | {step.host:.3f} | {step.moved / 1e9:.2f} "
+            f"| {step.share:.0%} |"
+        )
+    lines += ["", "| prompt | after | s | tok/s |", "|---|---|---|---|"]
+    for prompt in report.prompts:
+        lines.append(
+            f"| {prompt.tokens:,} | {prompt.depth:,} | {prompt.seconds:.3f} | {prompt.tokens_per_second:,.0f} |"
+        )
+    for step in report.steps:
+        if step.kernels:
+            lines += ["", f"## {step.width} columns at depth {step.depth:,}", ""]
+            lines += [f"- {stage}: {ms:.3f} ms" for stage, ms in step.stages.items()]
+            lines += ["", *kernel_rows(step.kernels)]
+    return "\n".join(lines) + "\n"
+
+
+def kernel_rows(kernels: list[KernelTime]) -> list[str]:
+    """One line a kernel, slowest first."""
+    rows = ["| kernel | stage | launches | µs each | µs |", "|---|---|---|---|---|"]
+    for kernel in kernels[:KERNELS]:
+        each = kernel.microseconds / max(kernel.launches, 1e-9)
+        rows.append(
+            f"| {kernel.name[:60]} | {kernel.stage} | {kernel.launches:.0f} | {each:.2f} | {kernel.microseconds:.1f} |"
+        )
+    return rows
