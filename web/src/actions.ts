@@ -11,7 +11,7 @@ import { get, open, put, remove } from "./store";
 export interface Running {
   message: string;
   controller: AbortController;
-  reading: Reading | null;
+  reading: Reading | "loading" | null; // null: in the queue
 }
 
 /** Answers on their way, by conversation. */
@@ -87,6 +87,9 @@ async function ask(conversation: Conversation, question: string): Promise<void> 
     const body = requestBody(conversation, question, await modelId());
     for await (const part of streamAnswer(body, controller.signal)) {
       switch (part.kind) {
+        case "loading":
+          setRunning(conversation.id, { message: answer.id, controller, reading: "loading" });
+          break;
         case "reading":
           setRunning(conversation.id, { message: answer.id, controller, reading: part.reading });
           break;

@@ -13,6 +13,7 @@ export interface Reading {
 export type Part =
   | { kind: "thinking"; text: string }
   | { kind: "content"; text: string }
+  | { kind: "loading" }
   | { kind: "reading"; reading: Reading }
   | { kind: "finish"; reason: string }
   | { kind: "figures"; figures: Figures };
@@ -61,14 +62,23 @@ function readFigures({ usage, timings }: Chunk): Figures {
   };
 }
 
-/** Streams an answer until it ends, fails or `signal` aborts it. */
+const PATIENCE_MS = 120_000; // for a server that is loading its model
+
+/** Streams an answer until it ends, fails or `signal` aborts it. While the model is being loaded it asks again. */
 export async function* streamAnswer(body: object, signal: AbortSignal): AsyncGenerator<Part> {
-  const response = await request("/v1/chat/completions", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true }, return_progress: true }),
-    signal,
-  });
+  const whole = { ...body, stream: true, stream_options: { include_usage: true }, return_progress: true };
+  const init = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(whole), signal };
+  const end = Date.now() + PATIENCE_MS;
+  let response: Response | undefined;
+  while (!response) {
+    try {
+      response = await request("/v1/chat/completions", init);
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 503 || Date.now() > end) throw error;
+      yield { kind: "loading" };
+      await pause(1000 * Math.min(5, error.retryAfter ?? 1), signal);
+    }
+  }
   if (!response.body) throw new ApiError(500, "The answer has no body.");
   let ended = false;
   for await (const data of readEvents(response.body)) {
@@ -79,4 +89,12 @@ export async function* streamAnswer(body: object, signal: AbortSignal): AsyncGen
     }
   }
   if (!ended) throw new ApiError(500, "The connection ended in the middle of the answer.");
+}
+
+/** Waits, or throws when `signal` aborts. */
+function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    setTimeout(resolve, milliseconds);
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
 }

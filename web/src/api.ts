@@ -65,9 +65,9 @@ export function explain(error: unknown): string {
     case 413:
       return `The message is too large for the server.${said}`;
     case 429:
-      return `The server's queue is full. Try again in ${error.retryAfter ?? "a few"} seconds.`;
+      return `The server's queue is full. Try again in ${error.retryAfter ?? 5} s.`;
     case 503:
-      return `The server is not ready yet. Try again in ${error.retryAfter ?? "a few"} seconds.${said}`;
+      return `The server is not ready yet. Try again in ${error.retryAfter ?? 5} s.${said}`;
     default:
       if (error.status >= 500) return `The server had an error (${error.status}).${said}`;
       return error.message || `The server refused the request (${error.status}).`;

@@ -44,7 +44,7 @@ describe("errors", () => {
   it.each([
     [new TypeError("Failed to fetch"), "does not answer"],
     [new ApiError(401, "bad key"), "API key"],
-    [new ApiError(429, "", 7), "in 7 seconds"],
+    [new ApiError(429, "", 7), "in 7 s"],
     [new ApiError(503, "loading"), "not ready"],
     [new ApiError(400, "temperature is 9; it must lie between 0 and 2"), "temperature is 9"],
     [new ApiError(500, "boom"), "It says: boom"],

@@ -2,7 +2,8 @@ import type { Reading } from "../answer";
 import { count } from "../format";
 
 /** Until the first token: in the queue, then how much of the prompt is read. */
-export function Progress({ reading }: { reading: Reading | null }) {
+export function Progress({ reading }: { reading: Reading | "loading" | null }) {
+  if (reading === "loading") return <p class="waiting shimmer">The model is being loaded…</p>;
   if (!reading) return <p class="waiting shimmer">Waiting…</p>;
   const { read, total, cached } = reading;
   return (
