@@ -5,7 +5,7 @@
                               experts use the first two planes alone, in 8 bits
     d  float32 [blocks]       scales
     s  int32 [2, blocks]      Σ q of both halves of each block
-    x  float32 [blocks, 32]   the numbers themselves for plain weights, number 8i + j at 4j + i
+    x  float32 [blocks, 32]   the numbers themselves, for plain weights
 with blocks up to a multiple of 8; what lies beyond the input's own blocks is arbitrary and never counts.
 """
 # mypy: allow-untyped-defs
@@ -46,9 +46,8 @@ class Quantised:
         return -(-self.width // 32)
 
     def plain(self) -> torch.Tensor:
-        """The numbers in their order, float32 [T, width]."""
-        ordered = self.x.view(self.tokens, self.blocks, 8, 4).transpose(2, 3)
-        return ordered.reshape(self.tokens, -1)[:, : self.width]
+        """The numbers as they are, float32 [T, width]; rows lie apart."""
+        return self.x.view(self.tokens, -1)[:, : self.width]
 
 
 def room_for(tokens: int, width: int, fine: bool, device: torch.device) -> Quantised:
@@ -105,7 +104,7 @@ def store_blocks(x, token, block, blocks, q, d, s, numbers, COUNT: tl.constexpr,
     sums = tl.sum(tl.reshape(codes, [COUNT, 2, 16]), axis=2)
     half = tl.arange(0, 2)
     tl.store(s + (token * 2 + half[None, :]) * blocks + at[:, None], sums)
-    tl.store(numbers + (token * blocks + at[:, None]) * 32 + (k % 8)[None, :] * 4 + (k // 8)[None, :], x)
+    tl.store(numbers + (token * blocks + at[:, None]) * 32 + k[None, :], x)
 
 
 @triton.jit

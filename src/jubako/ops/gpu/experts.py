@@ -19,10 +19,7 @@ from .mathfun import sigmoid, silu
 from .matrix import Matrix
 from .products import fetch_units, meet, nothing, tree
 from .slots import Slots, SlotShape
-from .target import release, target, wait
-
-TILE = 32  # rows of gate and up in a program: a block of the quantised hidden values
-
+from .target import interpreted, release, target, wait
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Experts:
@@ -47,11 +44,11 @@ def hidden_tile(
     UNITS: tl.constexpr, STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """silu(gate)·up of TILE rows of one expert for one token, quantised into block `tile` of use `use` of `to`."""
+    """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`."""
     number = tile * TILE + tl.arange(0, TILE)
     row = tl.minimum(number, rows - 1)[None, :, None]
-    g = nothing(1, TILE)
-    u = nothing(1, TILE)
+    g = nothing(1, TILE, GATE)
+    u = nothing(1, TILE, UP)
     for first in range(0, UNITS, STEP):
         of_gate = fetch_units(gate, rows, blocks, row, first, STEP, GATE, EVEN)
         of_up = fetch_units(up, rows, blocks, row, first, STEP, UP, EVEN)
@@ -64,7 +61,8 @@ def hidden_tile(
         b *= tl.load(scales + 1)
     h = tl.where(number < rows, silu(a, FORM) * b, 0.0)
     q, d, s, numbers, width = to
-    store_blocks(tl.reshape(h, [1, TILE]), use, tile, width, q, d, s, numbers, 1, False)
+    COUNT: tl.constexpr = TILE // 32
+    store_blocks(tl.reshape(h, [COUNT, 32]), use, tile * COUNT, width, q, d, s, numbers, COUNT, False)
 
 
 @triton.jit
@@ -137,7 +135,7 @@ def down_kernel(
             slots = slots + (slot,)
         for k in tl.static_range(STEP):
             use = token * CHOSEN + first + k
-            y = tree(meet(nothing(1, ROWS), raws[k], x, use, use, 0, UNITS, 1, DOWN, False, EVEN, FORM)[0], ROWS)
+            y = tree(meet(nothing(1, ROWS, DOWN), raws[k], x, use, use, 0, UNITS, 1, DOWN, False, EVEN, FORM)[0], ROWS)
             if SCALED:
                 y *= tl.load(pool_scales + tl.maximum(slots[k], 0) * 3 + 2)
             weight = tl.load(weights + use)
@@ -145,7 +143,7 @@ def down_kernel(
     use = tokens * CHOSEN + token
     x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, shared_valid)
     y = tree(
-        meet(nothing(1, ROWS), of_shared, x, use, use, 0, SHARED_UNITS, 1, SHARED_DOWN, False, SHARED_EVEN, FORM)[0],
+        meet(nothing(1, ROWS, SHARED_DOWN), of_shared, x, use, use, 0, SHARED_UNITS, 1, SHARED_DOWN, False, SHARED_EVEN, FORM)[0],
         ROWS,
     )
     if SHARED_SCALED:
@@ -166,11 +164,18 @@ class Routed:
 
 @dataclass(frozen=True)
 class Cut:
-    """units of gate and up fetched together; experts of the down product fetched together, and rows of a program."""
+    """units of gate and up fetched together, and rows of a program (32 or more: blocks of the hidden values); experts
+    of the down product fetched together, and rows of a program."""
 
     units: int = 5
+    tile: int = 32
     experts: int = 5
     rows: int = 16
+
+
+def usual_cut() -> Cut:
+    """The interpreter likes few large programs."""
+    return Cut(tile=64, rows=256) if interpreted() else Cut()
 
 
 def experts(
@@ -185,7 +190,7 @@ def experts(
 
     With inject [T, S] it is added to streams `out` [T, S, H] instead.
     """
-    cut = cut or Cut()
+    cut = cut or usual_cut()
     read = x if isinstance(x, Quantised) and not x.fine else coarse(x)
     hidden = gate_up(layer, read, routed, cut)
     shape = layer.routed.shape
@@ -213,18 +218,18 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
     tokens, chosen = routed.ids.shape
     height = max(shape.size, shared.shape.size)
     width = max(shape.down_cols, shared.shape.down_cols, height)
-    hidden = room_for(tokens * chosen + tokens, width, False, x.d.device)
+    hidden = room_for(tokens * chosen + tokens, -(-width // 256) * 256, False, x.d.device)
     blocks = -(-shape.hidden // 32)
     units = -(-blocks // 8)
-    gate_up_kernel[(-(-height // TILE), tokens * chosen + tokens)](
+    gate_up_kernel[(-(-height // cut.tile), tokens * chosen + tokens)](
         mine.data, _scales(mine), shape.bytes, shape.up_at, mine.table, shape.size,
         shared.data, _scales(shared), shared.shape.up_at, shared.shape.size, blocks,
         routed.ids, tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
         hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
         UNITS=units, STEP=divisor(units, cut.units), GATE=shape.gate.id, UP=shape.up.id,
         SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id, EVEN=blocks % 8 == 0,
-        SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None, TILE=TILE, FORM=to.form,
-        OVERLAP=to.overlap, num_warps=TILE // 4, **to.options,
+        SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None, TILE=cut.tile, FORM=to.form,
+        OVERLAP=to.overlap, num_warps=cut.tile // 4, **to.options,
     )  # fmt: skip
     return hidden
 

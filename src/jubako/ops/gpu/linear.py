@@ -10,11 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
+from . import prompt
 from .activation import Quantised, quantize
 from .integer import fma
+from .launch import COLUMNS
 from .matrix import Matrix, Projections
 from .products import fetch_units, meet, nothing, tree
-from .target import release, target, wait
+from .target import interpreted, release, target, wait
 
 
 @triton.jit
@@ -35,14 +37,15 @@ def store_rows(
 @triton.jit
 def row_tile(
     base, row_scale, rows, blocks, tile, q, d, s, numbers, x_blocks, x_valid, token, tokens, out, out_stride,
-    inject, first, UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TYPE: tl.constexpr,
-    FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    inject, first, UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of one matrix times COLUMNS columns over UNITS units from `first` on; STEP of them are fetched ahead."""
     number = tile * ROWS + tl.arange(0, ROWS)
     row = tl.minimum(number, rows - 1)[None, :, None]
     x = (q, d, s, numbers, x_blocks, x_valid)
-    sums = nothing(COLUMNS, ROWS)
+    sums = nothing(COLUMNS, ROWS, TYPE)
     raws = fetch_units(base, rows, blocks, row, first, STEP, TYPE, EVEN)
     wait(OVERLAP)
     sums = meet(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, TYPE, FINE, EVEN, FORM)
@@ -111,7 +114,9 @@ def divisor(units: int, most: int) -> int:
 
 
 def shape_of(rows: int, units: int, columns: int) -> Shape:
-    """Small programs for few rows, so that all multiprocessors have some."""
+    """Small programs for few rows, so that all multiprocessors have some; the interpreter likes few large ones."""
+    if interpreted():
+        return Shape(min(1024, triton.next_power_of_2(rows)), 1)
     height = 4 if rows < 4096 else 8 if rows < 8192 else 16
     return Shape(height, divisor(units, 6 if columns == 1 else 2))
 
@@ -159,6 +164,8 @@ def scale_of(matrix: Matrix) -> torch.Tensor:
 
 def linear_many(weights: Projections, x: torch.Tensor | Quantised) -> tuple[torch.Tensor, ...]:
     """Products of weights that share their input x [T, K]: column views of one [T, rows] array."""
+    if long(x):
+        return tuple(linear_many_of_prompt(weights, plain_of(x)))
     read = x if isinstance(x, Quantised) else quantize(x)
     out = torch.empty(read.tokens, weights.rows, device=read.d.device)
     at = 0
@@ -170,6 +177,8 @@ def linear_many(weights: Projections, x: torch.Tensor | Quantised) -> tuple[torc
 
 def linear(weight: Matrix, x: torch.Tensor | Quantised) -> torch.Tensor:
     """x [T, K] times weight [N, K] transposed: [T, N]."""
+    if long(x):
+        return prompt.multiply(weight, plain_of(x))
     read = x if isinstance(x, Quantised) else quantize(x)
     out = torch.empty(read.tokens, weight.rows, device=read.d.device)
     launch((weight,), read, out)
@@ -178,7 +187,35 @@ def linear(weight: Matrix, x: torch.Tensor | Quantised) -> torch.Tensor:
 
 def linear_combine(weight: Matrix, x: torch.Tensor | Quantised, streams: torch.Tensor, inject: torch.Tensor) -> None:
     """Add x [T, K] times weight to streams [T, S, N], in place, weighted by inject [T, S]."""
-    launch((weight,), x if isinstance(x, Quantised) else quantize(x), streams, inject=inject)
+    if long(x):
+        hyper_add(streams, inject, prompt.multiply(weight, plain_of(x)))
+    else:
+        launch((weight,), x if isinstance(x, Quantised) else quantize(x), streams, inject=inject)
+
+
+def hyper_add(streams: torch.Tensor, inject: torch.Tensor, out: torch.Tensor) -> None:
+    """streams [T, S, N] += inject [T, S] times out [T, N], in place, by torch."""
+    streams.addcmul_(inject[:, :, None], out[:, None, :])
+
+
+def long(x: torch.Tensor | Quantised) -> bool:
+    """Whether x is read as a prompt."""
+    return (x.tokens if isinstance(x, Quantised) else x.shape[0]) > COLUMNS
+
+
+def plain_of(x: torch.Tensor | Quantised) -> torch.Tensor:
+    """The numbers themselves."""
+    return x.plain() if isinstance(x, Quantised) else x
+
+
+def linear_many_of_prompt(weights: Projections, x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """One product at a time."""
+    out = torch.empty(x.shape[0], weights.rows, device=x.device)
+    at = 0
+    for matrix in weights.matrices:
+        prompt.multiply(matrix, x, out[:, at : at + matrix.rows])
+        at += matrix.rows
+    return (out[:, first : first + rows] for first, rows in weights.columns)
 
 
 def batched(matrices: Sequence[Matrix], count: int) -> Iterator[Sequence[Matrix]]:

@@ -11,8 +11,7 @@ A matrix of `rows` rows of `blocks` 32-weight blocks is cut into planes, one aft
     d                 scales, [rows, blocks / every, bytes]
 
 Codebook formats (IQ1, IQ2, IQ3) are written out as magnitudes and signs, 2, 3 and 4 bits a weight: a look-up per four
-weights costs more time than the bits it saves. Plain numbers stay as they are, except that of 32 consecutive ones
-number 8i + j lies at 4j + i.
+weights costs more time than the bits it saves. Plain numbers stay as they are, rows padded to a multiple of 32.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def planes(kind: BlockType, raw: torch.Tensor) -> Iterator[torch.Tensor]:
     """The planes of rows [M, R, row bytes], uint8 [M, R, bytes] each, in their order."""
     layout = LAYOUTS[kind.name]
     if layout.number:
-        yield _spread_numbers(raw, layout.number)
+        yield _padded(raw, layout.number)
         return
     blocks = raw.reshape(-1, kind.bytes)
     codes, sub, d = unpack.UNPACKERS[kind.name](blocks)
@@ -159,10 +158,6 @@ def _packed(codes: torch.Tensor, width: int, words: bool) -> torch.Tensor:
     return out
 
 
-def _spread_numbers(raw: torch.Tensor, size: int) -> torch.Tensor:
-    """Plain numbers in the order of their eight partial sums, zeros up to a multiple of 32."""
-    matrices, rows, row_bytes = raw.shape
-    padding = -(row_bytes // size) % 32
-    padded = torch.nn.functional.pad(raw, (0, padding * size))
-    numbers = padded.reshape(matrices, rows, -1, 4, 8, size)
-    return numbers.transpose(3, 4).reshape(matrices, rows, -1)
+def _padded(raw: torch.Tensor, size: int) -> torch.Tensor:
+    """Rows of plain numbers with zeros up to a multiple of 32."""
+    return torch.nn.functional.pad(raw, (0, -(raw.shape[-1] // size) % 32 * size))

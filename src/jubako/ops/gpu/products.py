@@ -1,6 +1,7 @@
 """Rows times columns, in the order that csrc/linear.h writes down: the same bits as the CPU's, whatever the launch.
 
-Lane (j, row) of a tensor [8, rows, …] adds up blocks j, j + 8, …: P_j. The tree over j comes last.
+Lane (j, row) of a tensor [8, rows, …] adds up blocks j, j + 8, …: P_j. The tree over j comes last. Products of plain
+numbers alone have an order of their own, the same for all widths, with four sums a lane.
 """
 # mypy: allow-untyped-defs
 
@@ -168,41 +169,30 @@ def plain(raw, TYPE: tl.constexpr):
 
 
 @triton.jit
-def quarters(x, ROWS: tl.constexpr):
-    """[8, rows, 4] -> four times [8, rows, 1]."""
-    even, odd = tl.split(tl.reshape(x, [8, ROWS, 2, 2]))
-    a, c = tl.split(even)
-    b, e = tl.split(odd)
-    return a[:, :, None], b[:, :, None], c[:, :, None], e[:, :, None]
-
-
-@triton.jit
 def number_step(p, weights, x, token, unit, FORM: tl.constexpr):
-    """P_j after 256 plain weights more, k = j, j + 8 … in order."""
+    """The sums float32 [8, rows, 4] after 256 plain weights more: of 32 consecutive ones lane j takes 4j … 4j + 3."""
     q, d, s, numbers, blocks, valid = x
-    ROWS: tl.constexpr = p.shape[1]
     lane = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, 4)[None, None, :] + tl.zeros_like(weights[0]).to(tl.int32)
     for v in tl.static_range(8):
         there = (lane >= 0) & (unit * 8 + v < valid)
-        y = quarters(tl.load(numbers + (token * blocks + unit * 8 + v) * 32 + lane, mask=there, other=0.0), ROWS)
-        w = quarters(weights[v], ROWS)
-        for i in tl.static_range(4):
-            p = fma(w[i], y[i], p, FORM)
+        y = tl.load(numbers + (token * blocks + unit * 8 + v) * 32 + lane, mask=there, other=0.0)
+        p = fma(weights[v], y, p, FORM)
     return p
 
 
 @triton.jit
-def nothing(COLUMNS: tl.constexpr, ROWS: tl.constexpr):
+def nothing(COLUMNS: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr):
     """Partial sums before the first block."""
+    EACH: tl.constexpr = 4 if number_bytes(TYPE) > 0 else 1
     sums = ()
     for _ in tl.static_range(COLUMNS):
-        sums = sums + (tl.zeros([8, ROWS, 1], tl.float32),)
+        sums = sums + (tl.zeros([8, ROWS, EACH], tl.float32),)
     return sums
 
 
 @triton.jit
 def tree(p, ROWS: tl.constexpr):
     """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [rows]. Never -0."""
-    x = tl.sum(tl.reshape(p, [2, 4, ROWS]), axis=0)
-    x = tl.sum(tl.reshape(x, [2, 2, ROWS]), axis=0)
+    x = tl.reshape(tl.sum(p, axis=2), [2, 4, ROWS])
+    x = tl.sum(tl.reshape(tl.sum(x, axis=0), [2, 2, ROWS]), axis=0)
     return tl.sum(x, axis=0) + 0.0

@@ -10,7 +10,7 @@ import triton.language as tl
 from .activation import Quantised, quantize
 from .experts import Experts, Routed
 from .kinds import plain_type
-from .linear import launch
+from .linear import divisor, launch
 from .mathfun import exp
 from .target import release, target, wait
 
@@ -25,15 +25,26 @@ def order_key(x):
 
 @triton.jit
 def route_kernel(
-    logits, stride, ids, weights, experts, SIZE: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr,
+    logits, stride, part_stride, ids, weights, share, experts,
+    PARTS: tl.constexpr, SIZE: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr, SHARED: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program t: the CHOSEN largest of logits [t], the lower expert first where they tie, and their softmax."""
+    """Program t: the CHOSEN largest logits of token t, the lower expert first where they tie, and their softmax.
+
+    Logits are the sums of PARTS arrays, in order. SHARED: the logit after the experts' goes to share [t].
+    """
     release(OVERLAP)
     wait(OVERLAP)
     token = tl.program_id(0)
     e = tl.arange(0, SIZE)
-    x = tl.load(logits + token * stride + e, mask=e < experts, other=0.0)
+    x = tl.zeros([SIZE], tl.float32)
+    for part in tl.static_range(PARTS):
+        x += tl.load(logits + part * part_stride + token * stride + e, mask=e < experts, other=0.0)
+    if SHARED:
+        logit = 0.0
+        for part in tl.static_range(PARTS):
+            logit += tl.load(logits + part * part_stride + token * stride + experts)
+        tl.store(share + token, logit)
     keys = (tl.where(e < experts, order_key(x), -2147483648).to(tl.int64) << 32) | (0x7FFFFFFF - e).to(tl.int64)
     place = tl.arange(0, PLACES)
     picked = tl.zeros([PLACES], tl.int32)
@@ -42,7 +53,9 @@ def route_kernel(
         picked = tl.where(place == rank, 0x7FFFFFFF - (top & 0x7FFFFFFF).to(tl.int32), picked)
         keys = tl.where(keys == top, -9223372036854775808, keys)
     there = place < CHOSEN
-    value = tl.load(logits + token * stride + picked, mask=there, other=0.0)
+    value = tl.zeros([PLACES], tl.float32)
+    for part in tl.static_range(PARTS):
+        value += tl.load(logits + part * part_stride + token * stride + picked, mask=there, other=0.0)
     first = tl.sum(tl.where(place == 0, value, 0.0), axis=0)
     share = tl.where(there, exp(value - first, FORM), 0.0)
     total = 0.0
@@ -52,28 +65,37 @@ def route_kernel(
     tl.store(weights + token * CHOSEN + place, tl.div_rn(share, total + share * 0.0), mask=there)
 
 
-def route(logits: torch.Tensor, k: int, experts: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k likeliest of logits [T, E] (of the first `experts`): ids int32 [T, k], weights [T, k] that sum to 1."""
-    tokens, count = logits.shape[0], experts or logits.shape[1]
-    ids = torch.empty(tokens, k, dtype=torch.int32, device=logits.device)
-    weights = torch.empty(tokens, k, device=logits.device)
-    to = target(logits.device)
+def route(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k likeliest of logits [T, E]: ids int32 [T, k], likeliest first, and weights [T, k] that sum to 1."""
+    routed = _route(logits[None], k, logits.shape[1], shared=False)
+    return routed.ids, routed.weights
+
+
+def _route(parts: torch.Tensor, k: int, experts: int, shared: bool) -> Routed:
+    """Of logits whose parts are [parts, T, experts (+ 1)]."""
+    tokens = parts.shape[1]
+    ids = torch.empty(tokens, k, dtype=torch.int32, device=parts.device)
+    weights = torch.empty(tokens, k, device=parts.device)
+    share = torch.empty(tokens, device=parts.device)
+    to = target(parts.device)
     route_kernel[(tokens,)](
-        logits, logits.stride(0), ids, weights, count, SIZE=triton.next_power_of_2(count), CHOSEN=k,
-        PLACES=triton.next_power_of_2(k), FORM=to.form, OVERLAP=to.overlap, num_warps=1, **to.options,
+        parts, parts.stride(1), parts.stride(0), ids, weights, share, experts, PARTS=parts.shape[0],
+        SIZE=triton.next_power_of_2(experts), CHOSEN=k, PLACES=triton.next_power_of_2(k), SHARED=shared,
+        FORM=to.form, OVERLAP=to.overlap, num_warps=1, **to.options,
     )  # fmt: skip
-    return ids, weights
+    return Routed(ids, weights, share)
 
 
 def route_experts(layer: Experts, x: torch.Tensor | Quantised, k: int) -> Routed:
-    """The experts of x [T, H] by the layer's router."""
+    """The experts of x [T, H] by the layer's router, whose rows are few and long: read in parts."""
     needs_fine = not all(plain_type(m.type.id) for m in layer.router)
     if not isinstance(x, Quantised) or (needs_fine and not x.fine):
         x = quantize(x.plain() if isinstance(x, Quantised) else x)
-    logits = torch.empty(x.tokens, layer.count + 1, device=x.d.device)
-    launch(layer.router, x, logits)
-    ids, weights = route(logits, k, layer.count)
-    return Routed(ids, weights, logits[:, layer.count])
+    units = -(-layer.router[0].blocks // 8)
+    splits = units // divisor(units, 2)
+    parts = torch.empty(splits, x.tokens, layer.count + 1, device=x.d.device)
+    launch(layer.router, x, parts, splits)
+    return _route(parts, k, layer.count, shared=True)
 
 
 @triton.jit

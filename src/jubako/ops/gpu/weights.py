@@ -1,0 +1,214 @@
+"""A network's leaves made ready for a GPU: matrices in planar layouts, projections that share an input side by side.
+
+The classes follow their namesakes in `arch.weights`; small parts are float32 tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...arch import weights as arch
+from ...arch.config import Config
+from ...arch.tensor import Tensor
+from ...quant import decode
+from .experts import Experts
+from .hyper import HyperMix
+from .matrix import Matrix, Projections, Source, matrix, projections, upload
+from .slots import filled
+from .table import HostTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gdn:
+    """A gated delta net. projections: qkv, gate, beta, alpha; conv [C, kernel], dt_bias, a [heads], norm [dim]."""
+
+    projections: Projections
+    conv: torch.Tensor
+    dt_bias: torch.Tensor
+    a: torch.Tensor
+    norm: torch.Tensor
+    out: Matrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Indexer:
+    """What chooses blocks of an attention layer; its matrices are among the layer's projections."""
+
+    q_norm: torch.Tensor
+    k_norm: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """An attention layer. projections: q, k, v, and with an indexer its q and k."""
+
+    projections: Projections
+    output: Matrix
+    q_norm: torch.Tensor
+    k_norm: torch.Tensor
+    indexer: Indexer | None
+    ratio: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ngram:
+    """The n-gram embedding. projections: key, value; the table may lie in host memory."""
+
+    projections: Projections
+    norm_key: torch.Tensor
+    norm_query: torch.Tensor
+    norm_conv: torch.Tensor
+    conv: torch.Tensor
+    table: Matrix | HostTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """One layer."""
+
+    index: int
+    hc_attn: HyperMix
+    mixer: Gdn | Attention
+    hc_ffn: HyperMix
+    experts: Experts
+    ngram: Ngram | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """The draft layer; embed and output are the trunk's where the file has no others."""
+
+    embed: Matrix
+    output: Matrix
+    fc_embedding: Matrix
+    fc_hidden: Matrix
+    norm_embedding: torch.Tensor
+    norm_hidden: torch.Tensor
+    layer: Layer
+    head_mix: HyperMix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """All of it."""
+
+    config: Config
+    embed: Matrix
+    output: Matrix
+    head_mix: HyperMix
+    layers: list[Layer]
+    draft: Draft | None
+
+
+def prepare(
+    network: arch.Network, device: torch.device, source: Source | None = None, host_table: bool = False
+) -> Network:
+    """Every weight on the device, repacked there tensor by tensor.
+
+    source gives a tensor's raw blocks on the device (default: a copy of the file's); host_table leaves the n-gram table
+    in pinned host memory.
+    """
+    return _Preparation(network.config, device, source, host_table).network(network)
+
+
+class _Preparation:
+    """One pass over a network."""
+
+    def __init__(self, config: Config, device: torch.device, source: Source | None, host_table: bool) -> None:
+        self.config, self.device, self.source, self.host_table = config, device, source, host_table
+
+    def network(self, network: arch.Network) -> Network:
+        embed = self.matrix(network.embed)
+        output = embed if network.output is network.embed else self.matrix(network.output)
+        layers = [self.layer(layer) for layer in network.layers]
+        draft = self.draft(network.draft, embed, output) if network.draft else None
+        return Network(self.config, embed, output, self.hyper_mix(network.head_mix), layers, draft)
+
+    def matrix(self, *tensors: Tensor) -> Matrix:
+        return matrix(tensors, self.device, self.source)
+
+    def projections(self, *tensors: Tensor) -> Projections:
+        return projections(tensors, self.device, self.source)
+
+    def floats(self, tensor: Tensor) -> torch.Tensor:
+        raw = self.source(tensor) if self.source else upload(tensor, self.device)
+        values = raw.contiguous().view(torch.float32) if tensor.type.name == "F32" else decode(tensor.type, raw)
+        return values.reshape(tensor.shape).contiguous()
+
+    def hyper_mix(self, mix: arch.HyperMix) -> HyperMix:
+        inject = self.matrix(mix.inject) if mix.inject is not None else None
+        return HyperMix(
+            self.floats(mix.norm),
+            self.matrix(mix.down),
+            self.matrix(mix.up),
+            inject,
+            self.config.streams,
+            self.config.eps,
+        )
+
+    def layer(self, layer: arch.Layer) -> Layer:
+        return Layer(
+            layer.index,
+            self.hyper_mix(layer.hc_attn),
+            self.gdn(layer.mixer) if isinstance(layer.mixer, arch.Gdn) else self.attention(layer.mixer),
+            self.hyper_mix(layer.hc_ffn),
+            self.experts(layer.experts),
+            self.ngram(layer.ngram) if layer.ngram else None,
+        )
+
+    def gdn(self, gdn: arch.Gdn) -> Gdn:
+        return Gdn(
+            self.projections(gdn.qkv, gdn.gate, gdn.beta, gdn.alpha),
+            self.floats(gdn.conv),
+            self.floats(gdn.dt_bias),
+            self.floats(gdn.a),
+            self.floats(gdn.norm),
+            self.matrix(gdn.out),
+        )
+
+    def attention(self, attention: arch.Attention) -> Attention:
+        parts, indexer = [attention.q, attention.k, attention.v], None
+        if attention.indexer is not None:
+            parts += [attention.indexer.q, attention.indexer.k]
+            indexer = Indexer(self.floats(attention.indexer.q_norm), self.floats(attention.indexer.k_norm))
+        return Attention(
+            self.projections(*parts),
+            self.matrix(attention.output),
+            self.floats(attention.q_norm),
+            self.floats(attention.k_norm),
+            indexer,
+            attention.ratio,
+        )
+
+    def experts(self, experts: arch.Experts) -> Experts:
+        together = experts.router.type is experts.shared_router.type
+        routers = (experts.router, experts.shared_router)
+        return Experts(
+            (self.matrix(*routers),) if together else tuple(self.matrix(tensor) for tensor in routers),
+            filled(experts.gate, experts.up, experts.down, self.device, self.source),
+            filled(experts.shared_gate, experts.shared_up, experts.shared_down, self.device, self.source),
+        )
+
+    def ngram(self, ngram: arch.Ngram) -> Ngram:
+        return Ngram(
+            self.projections(ngram.key, ngram.value),
+            self.floats(ngram.norm_key),
+            self.floats(ngram.norm_query),
+            self.floats(ngram.norm_conv),
+            self.floats(ngram.conv),
+            HostTable.of(ngram.table, self.device) if self.host_table else self.matrix(ngram.table),
+        )
+
+    def draft(self, draft: arch.Draft, embed: Matrix, output: Matrix) -> Draft:
+        return Draft(
+            self.matrix(draft.embed) if draft.embed is not None else embed,
+            self.matrix(draft.output) if draft.output is not None else output,
+            self.matrix(draft.fc_embedding),
+            self.matrix(draft.fc_hidden),
+            self.floats(draft.norm_embedding),
+            self.floats(draft.norm_hidden),
+            self.layer(draft.layer),
+            self.hyper_mix(draft.head_mix),
+        )
