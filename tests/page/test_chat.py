@@ -7,7 +7,7 @@ import re
 
 from page.reader import ask, finished, ramble, set_parameters
 from page.visit import Visit
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 
 def test_an_answer_streams_in_with_its_figures(visit: Visit) -> None:
@@ -111,3 +111,28 @@ def test_an_error_is_said_in_words_and_can_be_tried_again(visit: Visit) -> None:
     page.get_by_role("button", name="Try again").click()
     finished(page.locator(".answer"))
     visit.faults = [fault for fault in visit.faults if "ERR_FAILED" not in fault]
+
+
+def test_the_key_is_asked_for_when_the_server_wants_one(visit: Visit) -> None:
+    page = visit.page
+
+    def guard(route: Route) -> None:
+        if route.request.header_value("authorization") == "Bearer sesame":
+            route.continue_()
+        else:
+            route.fulfill(status=401, json={"error": {"message": "wrong key"}})
+
+    page.route("**/v1/**", guard)
+    visit.open()
+    field = page.get_by_label("The server asks for an API key.")
+    field.fill("mellon")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("mellon")
+    field.fill("sesame")
+    page.keyboard.press("Enter")
+    expect(field).to_have_count(0)
+    set_parameters(page, Temperature="0", thinking="Off")
+    assert "42" in finished(ask(page, "What is 12 + 30?"))
+    page.get_by_role("link", name="Connect").click()
+    expect(page.locator("figure.code").first).to_contain_text("Authorization: Bearer sesame")
+    visit.faults = [fault for fault in visit.faults if "401" not in fault]

@@ -11,7 +11,7 @@ export function Empty() {
     <section class="empty">
       <Stack />
       <h3>What lies on top is eaten first.</h3>
-      <p>{model.value ? `${model.value.id} runs on this machine.` : "The model runs on this machine."} Nothing you write leaves it.</p>
+      <p>{model.value?.id ?? "The model"} answers from your own hardware. What you write goes nowhere else.</p>
       <ul>
         {(model.value?.id === "jubako-small" ? SMALL_EXAMPLES : EXAMPLES).map((text) => (
           <li>
