@@ -83,6 +83,21 @@ def _blocks(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
+def test_the_client_finds_the_models_and_the_id_of_a_request(client: anthropic.Anthropic) -> None:
+    assert [model.id for model in client.models.list()] == [create(client, max_tokens=1).model]
+    assert str(create(client, max_tokens=1)._request_id).startswith("req_")
+
+
+def test_a_stream_begins_with_its_prompt_and_a_ping(server: Server) -> None:
+    body = {"model": "any", "max_tokens": 2, "messages": [{"role": "user", "content": SUM}], "stream": True}
+    events = [block.split("\n", 1) for block in server.post("/v1/messages", body).text.strip().split("\n\n")]
+    assert [head for head, _ in events][:2] == ["event: message_start", "event: ping"]
+    started = json.loads(events[0][1].removeprefix("data: "))["message"]
+    assert (started["content"], started["stop_reason"], started["usage"]["output_tokens"]) == ([], None, 0)
+    for head, data in events:
+        assert json.loads(data.removeprefix("data: "))["type"] == head.removeprefix("event: ")
+
+
 def test_streaming_has_the_events_in_their_order(client: anthropic.Anthropic) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     options: dict[str, Any] = {"model": "any", "max_tokens": 200, "extra_body": GREEDY, "thinking": thinking}

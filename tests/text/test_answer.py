@@ -215,9 +215,9 @@ def test_a_call_within_thinking_ends_it_unless_it_may_not() -> None:
 
 
 def test_thinking_the_model_begins_by_itself() -> None:
-    assert told(read(ids("<think>\nhm\n</think>\n\nok <think> x"))[0]) == {
+    assert told(read(ids("<think>\nhm<think>\n</think>\n\nok <think>x</think>y"))[0]) == {
         "thinking": "hm",
-        "content": "ok <think> x",
+        "content": "ok xy",
         "calls": [],
     }
 

@@ -61,7 +61,8 @@ class _Exchange:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = self.headers.get("x-request-id", "")
         self.id = given if _ID.fullmatch(given) else f"req_{token_hex(12)}"
-        self.extra = [(b"x-request-id", self.id.encode()), (b"x-content-type-options", b"nosniff")]
+        names = (b"x-request-id", b"request-id")  # OpenAI's clients look for the one, Anthropic's for the other
+        self.extra = [*((name, self.id.encode()) for name in names), (b"x-content-type-options", b"nosniff")]
         self.scope = {**scope, "jubako.log": {}, "jubako.id": self.id}
         self.receive_inner, self.send_inner = receive, send
         self.status = 0

@@ -130,7 +130,7 @@ def anthropic_shape(problem: Problem) -> dict[str, Any]:
     message = problem.message
     if problem.context:
         message = "prompt is too long: {} tokens > {} maximum".format(*problem.context)
-    elif problem.param:
+    elif problem.param and not message.startswith(problem.param):
         message = f"{problem.param}: {message}"
     kind = _ANTHROPIC_TYPES.get(problem.kind, "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}

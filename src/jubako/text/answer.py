@@ -99,8 +99,9 @@ class AnswerParser:
             pieces = self._flush()
             self._call = CallParser(self._tools, self._ordered)
             return pieces
-        if not self._thinking and not self._shown and token_id in (self._marks.think, self._marks.end_think):
-            self._thinking, self._trim = token_id == self._marks.think, True
+        if token_id in (self._marks.think, self._marks.end_think):  # misplaced unless it opens the answer
+            if not self._thinking and not self._shown:
+                self._thinking, self._trim = token_id == self._marks.think, True
             return []
         return self._text(self._decoder.push(token_id)) if self._known(token_id) else []
 

@@ -129,6 +129,18 @@ _BY_TOKENIZER: WeakKeyDictionary[Tokenizer, _Grammars] = WeakKeyDictionary()
 _LOCK = Lock()
 
 
+def warm(tokenizer: Tokenizer) -> None:
+    """Do what the first rule of a vocabulary would wait for: a second at 250,000 tokens."""
+    _grammars(tokenizer)
+
+
+def _grammars(tokenizer: Tokenizer) -> _Grammars:
+    with _LOCK:
+        if tokenizer not in _BY_TOKENIZER:
+            _BY_TOKENIZER[tokenizer] = _Grammars(tokenizer)
+        return _BY_TOKENIZER[tokenizer]
+
+
 def grammar_rule(
     constraint: Constraint, tokenizer: Tokenizer, vocabulary: int, stop_ids: Collection[int]
 ) -> GrammarRule:
@@ -136,8 +148,4 @@ def grammar_rule(
 
     Raises RequestError naming what can't be honoured; `grammar_check` finds the same without the vocabulary.
     """
-    with _LOCK:
-        if tokenizer not in _BY_TOKENIZER:
-            _BY_TOKENIZER[tokenizer] = _Grammars(tokenizer)
-        grammars = _BY_TOKENIZER[tokenizer]
-    return GrammarRule(constraint, grammars.matcher(constraint), tokenizer.vocab_size, vocabulary, stop_ids)
+    return GrammarRule(constraint, _grammars(tokenizer).matcher(constraint), tokenizer.vocab_size, vocabulary, stop_ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
+from weakref import WeakMethod
 
 import llguidance
 
@@ -19,11 +20,13 @@ class _Tokens:
     special_token_ids: list[int]
     eos_token_id: int
     bos_token_id: int | None
-    encode: Callable[[str], list[int]]
+    encode: WeakMethod[Callable[[str], list[int]]]  # the table is kept for as long as the tokenizer lives
     is_tokenizer_wrapper: bool = True
 
     def __call__(self, text: str) -> list[int]:
-        return self.encode(text)
+        encode = self.encode()
+        assert encode is not None
+        return encode(text)
 
 
 def grammar_tokens(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
@@ -35,7 +38,7 @@ def grammar_tokens(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
         special_token_ids=[id for id in ids if not tokenizer.is_normal(id)],
         eos_token_id=min(tokenizer.eos_ids, default=count - 1),
         bos_token_id=tokenizer.bos_id,
-        encode=tokenizer.encode,
+        encode=WeakMethod(tokenizer.encode),
     )
     wrapper = cast(llguidance._tokenizer.TokenizerWrapper, tokens)
     return llguidance.LLTokenizer(wrapper, slices=llguidance.LLTokenizer.json_slices())
