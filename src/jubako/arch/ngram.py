@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from .config import Config
+    from .config import Config, NgramConfig
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
@@ -34,9 +35,7 @@ def ngram_row_ids(config: Config, ids: Sequence[int] | np.ndarray, history: Sequ
     line[past - len(kept) : past] = kept
     line[past:] = ids
 
-    multipliers = np.array(ngram.multipliers, dtype=np.uint64)
-    sizes = np.array(ngram.head_sizes, dtype=np.uint64)
-    offsets = np.array(ngram.head_offsets, dtype=np.uint64)
+    multipliers, sizes, offsets = _constants(ngram)
     rows = np.empty((len(ids), ngram.heads), dtype=np.uint64)
     mixed = line[past:].astype(np.uint64) * multipliers[0]
     cut = np.zeros(len(ids), dtype=bool)
@@ -48,6 +47,15 @@ def ngram_row_ids(config: Config, ids: Sequence[int] | np.ndarray, history: Sequ
         heads = slice((back - 1) * ngram.heads_per_ngram, back * ngram.heads_per_ngram)
         rows[:, heads] = mixed[:, None] % sizes[heads] + offsets[heads]
     return rows.astype(np.int64)
+
+
+@lru_cache(maxsize=16)
+def _constants(ngram: NgramConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """multipliers, head_sizes, head_offsets as uint64."""
+    first, second, third = (
+        np.array(values, np.uint64) for values in (ngram.multipliers, ngram.head_sizes, ngram.head_offsets)
+    )
+    return first, second, third
 
 
 def hash_multipliers(vocab: int, size: int, seed: int = 1234, ordinal: int = 0) -> tuple[int, ...]:

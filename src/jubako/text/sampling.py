@@ -21,19 +21,28 @@ from .rules import TokenRule, allowed_tokens
 
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_GROUP = 64  # logits that share a maximum when looking for the largest ones
-_FIRST_CANDIDATES = 256
+_GROUP = 64  # logits that share a maximum when looking for the largest ones, at most
+_FIRST_CANDIDATES = 64
 _GREEDY = 1e-6  # lower temperatures are greedy; the divisions below would overflow
 
 
 def uniforms(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
-    """Numbers in (0, 1) from the counters (seed, position, id), float64: splitmix64 (Steele, Lea & Flood 2014)."""
+    """Numbers in (0, 1) from the counters (seed, position, id), float64."""
+    return ((_hashes(seed, position, ids) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _hashes(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
+    """64 random bits for each id: splitmix64 (Steele, Lea & Flood 2014)."""
     start = _splitmix64((_splitmix64(seed & _MASK) + position * _GOLDEN) & _MASK)
-    z = np.uint64(start) + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = ids.astype(np.uint64)
+    z *= np.uint64(_GOLDEN)
+    z += np.uint64((start + _GOLDEN) & _MASK)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return z
 
 
 def _splitmix64(state: int) -> int:
@@ -139,8 +148,9 @@ class Sampler:
         first = int(times.argmin())
         if len(indices) < len(logits) and not self._filtered():
             # A token beyond the candidates wins only with a u so large.
-            others = np.arange(len(logits))
-            others = others[u(others) > math.exp(-float(times[first] * weights[-1]))]
+            bound = int(math.exp(-float(times[first] * weights[-1])) * (1 - 1e-9) * 2.0**64)
+            names = np.arange(len(logits)) if ids is None else ids
+            others = np.flatnonzero(_hashes(self.seed, position, names) > np.uint64(bound))
             others = others[logits[others] > -np.inf]
             if len(others):
                 late = -np.log(u(others)) / self._weights(logits[others], largest)
@@ -188,9 +198,10 @@ def largest_ids(logits: np.ndarray, count: int) -> np.ndarray:
     that little is sorted. Sorting integers, (falling logit, id) in 64 bits, is what numpy does fastest.
     """
     floor = np.float32(-np.inf)
-    groups = len(logits) // _GROUP
+    size = max(1, min(_GROUP, len(logits) // (4 * count)))
+    groups = len(logits) // size
     if count <= groups:
-        maxima = logits[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        maxima = logits[: groups * size].reshape(size, groups).max(axis=0)
         floor = np.partition(maxima, groups - count)[groups - count]
     ids = np.flatnonzero(logits >= floor if floor > -np.inf else logits > floor)
     bits = (logits[ids] + np.float32(0)).view(np.int32)  # adding 0 makes -0 and 0 the same
