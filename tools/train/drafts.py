@@ -1,26 +1,30 @@
-"""How many drafts of depth 3 are accepted, greedily, on held-out prose, code and dialogue: by the float32 reference.
+"""How many drafts of depth 3 are accepted, greedily, on held-out prose, code, documents and dialogue.
 
-    python -m tools.train.drafts MODEL.gguf .ship/corpus
+    python -m tools.train.drafts TRUNK.gguf DRAFTS.gguf .ship/corpus [--prompts 150] [--reference]
 
-The model continues a prompt; at every round it drafts three tokens and keeps those that it would have written itself.
-Reported: kept drafts over drafts made, per depth (of all rounds) and together.
+The model continues a prompt; at every round the draft layer guesses three tokens, and those are kept that the model
+would have written itself. Reported: kept drafts over drafts made, per depth (of all rounds) and together, and the
+standard error over prompts. Through the CPU engine, or much slower by the float32 reference.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import torch
 
 import jubako
 from jubako.arch.reference import AttentionCache, Reference
+from jubako.engine.model import Model
 
 from .dialogues import TASKS
 from .evaluate import SEED, prompt_of
-from .prepare import filler
+from .prepare import KINDS, filler
 from .vocabulary import texts
 
 DEPTH = 3
@@ -63,36 +67,61 @@ def accepted(reference: Reference, ids: list[int], length: int) -> list[int]:
     return kept
 
 
+def by_reference(reference: Reference, ids: list[int], length: int) -> list[int]:
+    """Drafts kept at each depth, then drafts made at each depth."""
+    *kept, rounds = accepted(reference, ids, length)
+    return [*kept, *[rounds] * DEPTH]
+
+
+def by_engine(model: Model, ids: list[int], length: int) -> list[int]:
+    """The same through the engine; its last round may be shorter."""
+    answer = model.generate(ids, max_tokens=length + DEPTH, stop_ids=(), drafts=DEPTH, fixed_drafts=True)
+    for _ in answer:
+        pass
+    kept, made = ([*counts, *[0] * DEPTH][:DEPTH] for counts in (answer.stats.accepted, answer.stats.drafted))
+    return [*kept, *made]
+
+
+def prompts(model: Model, corpus: Path, kind: str, count: int, length: int) -> Iterator[tuple[list[int], int]]:
+    """Beginnings of one kind, and how many tokens to write after each."""
+    assert model.tokenizer is not None
+    r = Random(SEED)
+    held = {name: texts(corpus, f"{name}.held") for name in KINDS}
+    pool = [text for documents in held.values() for text in documents]
+    for _ in range(count):
+        if kind == "dialogue":
+            task = r.choice(["name", "json", "call", "talk"])
+            prompt = prompt_of(TASKS[task][0](r, partial(filler, pool)), r.random() < 0.5)
+            yield model.tokenizer.encode(prompt, special=True), 24
+        else:
+            text = r.choice(held[kind])
+            start = r.randrange(max(1, len(text) - 1500))
+            yield model.tokenizer.encode(text[start : start + 1000]), length
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, nargs="+", help="the trunk, then the draft layer's file")
     parser.add_argument("corpus", type=Path)
-    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--prompts", type=int, default=150)
     parser.add_argument("--length", type=int, default=96)
+    parser.add_argument("--reference", action="store_true", help="by the float32 reference")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = jubako.load(options.model, device="reference")
-    reference = Reference(model.network)
-    assert model.tokenizer is not None
-    pool = [text for kind in ("prose", "code", "docs") for text in texts(options.corpus, f"{kind}.held")]
-    for kind in ("prose", "code", "docs", "dialogue"):
-        r, total = Random(SEED), [0] * (DEPTH + 1)
-        for _ in range(options.prompts):
-            if kind == "dialogue":
-                task = r.choice(["name", "json", "call", "talk"])
-                prompt = prompt_of(TASKS[task][0](r, partial(filler, pool)), r.random() < 0.5)
-                ids, length = model.tokenizer.encode(prompt, special=True), 24
-            else:
-                text = r.choice(texts(options.corpus, f"{kind}.held"))
-                start = r.randrange(max(1, len(text) - 1500))
-                ids, length = model.tokenizer.encode(text[start : start + 1000]), options.length
-            total = [a + b for a, b in zip(total, accepted(reference, ids, length), strict=True)]
-        rounds = total[DEPTH]
-        shares = " ".join(f"{count / rounds:.3f}" for count in total[:DEPTH])
-        print(
-            f"{kind}: {sum(total[:DEPTH]) / (DEPTH * rounds):.3f} of drafts kept; by depth {shares}; {rounds} rounds",
-            flush=True,
-        )
+    if options.reference:
+        model = jubako.load(options.model, device="reference")
+        count: Callable[[list[int], int], list[int]] = partial(by_reference, Reference(model.network))
+    else:
+        model = jubako.load(options.model, device="cpu", threads=1, kv_bits=16)
+        count = partial(by_engine, model)
+    for kind in (*KINDS, "dialogue"):
+        beginnings = prompts(model, options.corpus, kind, options.prompts, options.length)
+        counts = np.array([count(*beginning) for beginning in beginnings])
+        kept, made = counts[:, :DEPTH], counts[:, DEPTH:]
+        share = kept.sum() / made.sum()
+        error = np.sqrt(((kept - share * made).sum(1) ** 2).sum()) / made.sum()  # of a ratio of sums over prompts
+        depths = " ".join(f"{value:.3f}" for value in kept.sum(0) / made.sum(0))
+        print(f"{kind}: {share:.3f} ± {error:.3f} of {made.sum()} drafts kept; by depth {depths}", flush=True)
 
 
 if __name__ == "__main__":

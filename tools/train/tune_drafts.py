@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +34,10 @@ from .optimiser import Optimiser
 from .rounding import as_stored
 
 LENGTH, SKIP = 384, 128  # tokens of a line; those at its start only give keys
-LONG, LONG_BATCH, LONG_EVERY = 2048, 10, 8
-RATE, WARM_UP = 0.7, 100
-ROUNDED_FROM = 0.6  # share of the time
-WRITING = 0.4  # time for writing new lines, per time of training
+LONG, LONG_BATCH, LONG_EVERY = 2048, 10, 16
+WARM_UP = 100  # steps
+READY = 3  # steps after which everything is compiled
+WRITING = 0.3  # time for writing new lines, per time of training
 TYPES = "drafts"
 TEST_LENGTH = 96  # tokens written per line when drafts are counted
 
@@ -95,9 +96,32 @@ class Tuner:
         save_file({name: w.detach().float().cpu().contiguous() for name, w in self.own.items()}, path)
 
 
-def factor_at(progress: float, step: int) -> float:
+class Ahead:
+    """Writes lines into the store beside everything else, until it is stopped."""
+
+    def __init__(self, store: Store, writer: Writer, passages: Passages, count: int) -> None:
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(store, writer, passages, count), daemon=True)
+        if store.ids.is_cuda:
+            self.thread.start()
+
+    def _run(self, store: Store, writer: Writer, passages: Passages, count: int) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream):
+            while not self.stopped.is_set():
+                store.put(writer.write(*passages.draw(count)))
+                stream.synchronize()
+
+    def stop(self) -> None:
+        self.stopped.set()
+        if self.thread.is_alive():
+            self.thread.join()
+
+
+def factor_at(rate: float, progress: float, step: int) -> float:
     """Factor on the learning rates: a short rise, then half a cosine down."""
-    return RATE * min(1.0, (step + 1) / WARM_UP) * max(0.005, 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
+    return rate * min(1.0, (step + 1) / WARM_UP) * max(0.005, 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
 
 
 def tune(options: argparse.Namespace) -> None:
@@ -132,28 +156,32 @@ def tune(options: argparse.Namespace) -> None:
     run = make_pass(model.config, options.long, True, torch.bfloat16, device)
     rows_as_lines(long, model, replace(run, sparse=True), passages.rows, options.seed)
     say("long rows read")
-    for _ in range(options.first_chunks):
-        store.put(writer.write(*passages.draw(options.lines)))
-    say(f"{len(store)} lines written")
-
-    say("at first:", tuner.report(tests, batch, False))
+    store.put(writer.write(*passages.draw(options.lines)))
+    ahead = Ahead(store, writer, passages, options.lines)
+    say("at first:", tuner.report(tests, batch, options.rounded_from <= 0))
     optimiser = Optimiser(tuner.own, compiled=False)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(options.seed)
     step, reported = 0, time.time()
     started = due = time.time() - begun
     while (elapsed := time.time() - begun) < options.seconds:
         progress = (elapsed - started) / (options.seconds - started)
-        stored = progress >= ROUNDED_FROM
-        if elapsed >= due:
+        stored = progress >= options.rounded_from
+        if step > READY and elapsed >= due:
             store.put(writer.write(*passages.draw(options.lines)))
             assert int(writer.at) == LENGTH  # waits for the device
             due = elapsed + (1 + WRITING) / WRITING * (time.time() - begun - elapsed)
+        if step == READY:
+            ahead.stop()
+            started, due = elapsed, elapsed + 10
+            say(f"{len(store)} lines written")
         turn = step % LONG_EVERY == LONG_EVERY - 1
         losses, source, size = (tuner.long, long, LONG_BATCH) if turn else (tuner.short, store, batch)
-        lines = source.lines(torch.randint(len(source), (size,), generator=generator))
+        lines = source.lines(
+            torch.randint(options.lines if step < READY else len(source), (size,), generator=generator)
+        )
         loss, agreed = tuner.loss(losses, lines, stored)
         loss.backward()
-        factor = factor_at(progress, step)
+        factor = factor_at(options.rate, progress, step)
         optimiser.step(factor)
         if step % 100 == 0 or step in (1, 2):
             loss = loss.detach()
@@ -181,7 +209,8 @@ if __name__ == "__main__":
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lines", type=int, default=4096, help="lines written at a time")
     parser.add_argument("--capacity", type=int, default=90_000, help="lines kept")
-    parser.add_argument("--first-chunks", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=0.7, help="factor on the learning rates")
+    parser.add_argument("--rounded-from", type=float, default=0.6, help="share of the time that trains unrounded")
     parser.add_argument("--long", type=int, default=LONG)
     parser.add_argument("--long-rows", type=int, default=900)
     parser.add_argument("--seed", type=int, default=11)
