@@ -1,12 +1,14 @@
 """A proposer without weights: what followed the longest suffix of the text when it stood there before.
 
-Agents repeat code, file names, whole functions. Costs a dictionary look-up per token.
+Agents repeat code, file names, whole functions. Costs a dictionary look-up per token; a token id has at most 20 bits.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 SHORTEST = 3  # tokens that must repeat before anything is proposed
 LONGEST = 32  # a longer match counts no more
@@ -17,14 +19,24 @@ _GRAM = (1 << 20 * SHORTEST) - 1
 class SuffixIndex:
     """Finds earlier places of a text's last tokens. Owns a copy of the text; `extend` keeps it current."""
 
-    def __init__(self, ids: Iterable[int] = ()) -> None:
-        self.ids = array("q")
-        self._latest: dict[
-            int, int
-        ] = {}  # the last SHORTEST tokens -> index of the last of them, at their latest place
-        self._gram = 0  # those tokens as one number, 20 bits each
-        self._earlier = array("q")  # for each token: the same for the place before, -1 where there is none
-        self.extend(ids)
+    def __init__(self, ids: Sequence[int] = ()) -> None:
+        line = np.array(ids, np.int64)
+        padded = np.concatenate([np.zeros(SHORTEST - 1, np.int64), line])
+        grams = np.zeros(len(line), np.int64)
+        for place in range(SHORTEST):
+            grams = grams << 20 | padded[place : place + len(line)]
+        order = np.argsort(grams, kind="stable")
+        earlier = np.full(len(line), -1)
+        same = grams[order[1:]] == grams[order[:-1]]
+        earlier[order[1:][same]] = order[:-1][same]
+        self.ids = array("q", line.tobytes())
+        self._gram = int(grams[-1]) if len(line) else 0  # the last SHORTEST tokens as one number, 20 bits each
+        self._latest: dict[int, int] = dict(
+            zip(grams.tolist(), range(len(line)), strict=True)
+        )  # gram -> last token's index
+        self._earlier = array(
+            "q", earlier.tobytes()
+        )  # for each token: the same for the place before, -1 where there is none
 
     def extend(self, ids: Iterable[int]) -> None:
         """Add tokens at the end."""

@@ -1,0 +1,81 @@
+"""Choosing the depth: costs are learned, and the plan follows what they and the acceptance promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from jubako.engine.depth import Acceptance, Costs, best_plan
+
+
+def costs_of(first: float, column: float, draft_pass: float) -> Costs:
+    """Steps that take `first` and `column` for each further column."""
+    costs = Costs()
+    for _ in range(200):
+        for columns in range(1, 17):
+            costs.learn(columns, first + column * (columns - 1), 1, draft_pass)
+    return costs
+
+
+def learned(rate: float) -> Acceptance:
+    """A sequence whose drafts are right that often, of either proposer."""
+    acceptance = Acceptance(6)
+    acceptance.layer = [rate] * 6
+    acceptance.suffix = [rate] * len(acceptance.suffix)
+    return acceptance
+
+
+def test_costs_become_what_was_measured() -> None:
+    costs = costs_of(10, 2, 0.5)
+    assert costs.step(1, 0) == pytest.approx(10, rel=0.02)
+    assert costs.step(4, 3) == pytest.approx(17.5, rel=0.02)
+
+
+def test_unknown_widths_lie_between_their_neighbours() -> None:
+    costs = Costs()
+    costs.learn(1, 10, 0, 0)
+    costs.learn(5, 18, 0, 0)
+    assert costs.step(3, 0) == pytest.approx(14)
+    assert costs.step(8, 0) > costs.step(5, 0)
+
+
+def test_expected_tokens() -> None:
+    acceptance = Acceptance(3)
+    acceptance.layer = [0.8, 0.5, 0.5]
+    assert acceptance.tokens("layer", 3, 0) == pytest.approx(1 + 0.8 + 0.4 + 0.2)
+
+
+@pytest.mark.parametrize(
+    ("column", "draft_pass", "rate", "proposer"),
+    [
+        (0.0, 0.1, 0.9, "suffix"),  # equally good: the one that costs nothing
+        (10.0, 1.0, 0.3, "none"),  # a column costs as much as a step
+        (5.0, 5.0, 0.95, "suffix"),
+    ],
+)
+def test_the_plan_is_the_best_rate(column: float, draft_pass: float, rate: float, proposer: str) -> None:
+    plan = best_plan(costs_of(10, column, draft_pass), learned(rate), 6, 6, 8, 1)
+    assert plan.proposer == proposer
+
+
+def test_depth_follows_acceptance_and_falls_with_company() -> None:
+    costs = costs_of(10, 1, 0.3)
+    depths = [best_plan(costs, learned(rate), 6, 0, 0, 1).depth for rate in (0.05, 0.4, 0.6, 0.9)]
+    assert depths == sorted(depths) and depths[0] == 0 and depths[-1] >= 4
+    costs = costs_of(10, 3, 0.1)
+    alone, together = (best_plan(costs, learned(0.7), 3, 0, 0, sequences).depth for sequences in (1, 4))
+    assert together < alone
+
+
+def test_acceptance_is_learned_and_hope_returns() -> None:
+    acceptance = Acceptance(3)
+    for _ in range(60):
+        acceptance.learn_layer(3, 1)
+    assert acceptance.layer[0] > 0.98 and acceptance.layer[1] < 0.05
+    low = acceptance.layer[1]
+    for _ in range(300):
+        acceptance.learn_layer(1, 1)
+    assert acceptance.layer[1] > low + 0.4
+    acceptance.learn_suffix(5, 4, 4)
+    before = acceptance.suffix[1]
+    acceptance.learn_suffix(5, 4, 0)
+    assert acceptance.suffix[1] < before
