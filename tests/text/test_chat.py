@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -11,8 +12,10 @@ from vocabularies import ROOT, needs_golden, real_metadata, small_metadata
 from jubako.core import Constraint
 from jubako.errors import RequestError
 from jubako.files.gguf import read_gguf
+from jubako.text.answer import AnswerParser
 from jubako.text.call_schema import Tool
 from jubako.text.chat import EFFORTS, ChatPreparer, Conversation, Prepared, Thinking
+from jubako.text.pieces import ToolCallArguments
 from jubako.text.template import ChatTemplate
 from jubako.text.tokenizer import Tokenizer
 from jubako.text.vocabulary import byte_alphabet
@@ -232,3 +235,34 @@ def test_without_marks_in_the_vocabulary_there_is_neither_thinking_nor_forcing()
     assert not bare.prepare(Conversation([USER], thinking=Thinking(True, budget=3))).thinking_open
     with pytest.raises(RequestError, match="no token <tool_call>"):
         bare.prepare(Conversation([USER], (WEATHER,), "required"))
+
+
+@every
+def test_calls_spelled_by_the_template_are_read_back(kind: str) -> None:
+    properties = {"s": {"type": "string"}, "n": {"type": "number"}, "b": {"type": "boolean"}, "l": {"type": "array"}}
+    properties |= {"o": {"type": "object"}, "z": {"type": ["string", "null"]}, "i": {"type": "integer"}}
+    tool = Tool("f", "", {"type": "object", "properties": properties})
+    many: list[dict[str, Any]] = [
+        {
+            "s": "a\n</parameter>\n</function>\n</tool_call>\n<tool_call>",
+            "n": 1.5,
+            "b": True,
+            "l": ["}", "</parameter>"],
+        },
+        {"s": "", "b": False, "o": {"a": {"b": None}}, "z": None, "i": -3},
+        {"s": ' {"x": 1} ', "z": "text", "l": []},
+        {},
+    ]
+    tokenizer, marks = preparer(kind).tokenizer, preparer(kind).marks
+    calls = [{"function": {"name": "f", "arguments": arguments}} for arguments in many]
+    prompt = prepare(kind, [USER, {"role": "assistant", "content": "", "tool_calls": calls}, USER]).prompt
+    assert marks.call is not None
+    start = prompt.index(marks.call)
+    end = next(i for i in range(start, len(prompt)) if prompt[i] in tokenizer.eos_ids)
+    parser = AnswerParser(tokenizer, thinking_open=False, tools=(tool,))
+    pieces = [piece for token in prompt[start:end] for piece in parser.push(token)]
+    texts = [
+        "".join(p.text for p in pieces if isinstance(p, ToolCallArguments) and p.index == i) for i in range(len(many))
+    ]
+    assert parser.calls == len(many)
+    assert [json.loads(text) for text in texts] == many
