@@ -41,6 +41,13 @@ TopK = Annotated[int, typer.Option(help="Only the K likeliest tokens; 0: all.")]
 TopP = Annotated[float, typer.Option(help="Only the likeliest tokens that make up this probability.")]
 MinP = Annotated[float, typer.Option(help="Only tokens at least this likely, relative to the likeliest.")]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+Repetition = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: tokens seen before become rarer.")]
+Frequency = Annotated[float, typer.Option("--frequency-penalty", help="Subtracted for each time a token was written.")]
+Presence = Annotated[float, typer.Option("--presence-penalty", help="Subtracted once a token was written.")]
+Drafts = Annotated[
+    int | None, typer.Option(min=0, max=15, help="Tokens guessed ahead a step, at most; else what pays.")
+]
+DraftFloor = Annotated[float, typer.Option(min=0, max=1, help="A guess less likely than that ends a step's guesses.")]
 Think = Annotated[bool, typer.Option("--think/--no-think", help="Let the model think before it answers.")]
 
 
@@ -58,13 +65,19 @@ def run(
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    frequency_penalty: Frequency = 0.0,
+    presence_penalty: Presence = 0.0,
     seed: Seed = None,
+    drafts: Drafts = None,
+    draft_floor: DraftFloor = 0.0,
     device: Device = "auto",
     threads: Threads = None,
     kv_bits: KvBits = 8,
     context: Context = None,
 ) -> None:
     """Answer one prompt, streaming; then say how fast."""
+    from ..engine.draft import DraftOptions
     from .run import run as command
 
     if prompt is None:
@@ -73,8 +86,11 @@ def run(
         prompt = sys.stdin.read()
     if not prompt:
         raise RequestError("the prompt is empty")
-    params = SamplingParams(temperature, top_k, top_p, min_p, seed=seed)
-    command(prompt, _load(model, device, threads, kv_bits, context), params, max_tokens, raw, think, system)
+    params = SamplingParams(
+        temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
+    )
+    loaded = _load(model, device, threads, kv_bits, context)
+    command(prompt, loaded, params, max_tokens, raw, think, system, DraftOptions(drafts, floor=draft_floor))
 
 
 @app.command(epilog="Example: jubako chat -m model.gguf --think")
@@ -87,17 +103,26 @@ def chat(
     top_k: TopK = 20,
     top_p: TopP = 0.95,
     min_p: MinP = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    frequency_penalty: Frequency = 0.0,
+    presence_penalty: Presence = 0.0,
     seed: Seed = None,
+    drafts: Drafts = None,
+    draft_floor: DraftFloor = 0.0,
     device: Device = "auto",
     threads: Threads = None,
     kv_bits: KvBits = 8,
     context: Context = None,
 ) -> None:
     """Talk with the model in the terminal. /help there lists what can be typed."""
+    from ..engine.draft import DraftOptions
     from .chat import Chat
 
-    params = SamplingParams(temperature, top_k, top_p, min_p, seed=seed)
-    Chat(_load(model, device, threads, kv_bits, context), params, max_tokens, think, system).loop()
+    params = SamplingParams(
+        temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
+    )
+    loaded = _load(model, device, threads, kv_bits, context)
+    Chat(loaded, params, max_tokens, think, system, DraftOptions(drafts, floor=draft_floor)).loop()
 
 
 @app.command(epilog="Example: jubako serve model.gguf --host 0.0.0.0 --api-key KEY")
@@ -211,6 +236,10 @@ def bench(
     isa: Annotated[str | None, typer.Option(help="Instruction set, avx2 or avx512; else the best.")] = None,
     synth: Annotated[bool, typer.Option("--synth", help="On a GPU: a random network of full size, no file.")] = False,
     profile: Annotated[Path | None, typer.Option(help="On a GPU: write a trace that a browser opens.")] = None,
+    drafts: Annotated[
+        int | None, typer.Option(min=1, max=15, help="Also measure so many drafts, on real text.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Of the texts that drafts are measured on.")] = 0.7,
     json: Annotated[Path | None, typer.Option(help="Write all figures as JSON; - for standard output.")] = None,
 ) -> None:
     """Measure prompt and decode speed against the memory bandwidth of this machine."""
@@ -224,7 +253,7 @@ def bench(
         return
     if not files:
         raise RequestError("bench takes a model file")
-    command(files, depths, prompt, tokens, repeat, device, threads, kv_bits, fill, isa, json)
+    command(files, depths, prompt, tokens, repeat, device, threads, kv_bits, fill, isa, drafts, temperature, json)
 
 
 def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None) -> Model:

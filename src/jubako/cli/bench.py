@@ -11,6 +11,7 @@ from rich.table import Table
 from ..errors import RequestError
 from ..measure.bench import Report
 from ..measure.bench import bench as measure
+from ..measure.drafts import DraftRates
 
 
 def bench(
@@ -24,13 +25,27 @@ def bench(
     kv_bits: int,
     fill: str,
     isa: str | None,
+    drafts: int | None,
+    temperature: float,
     out: Path | None,
 ) -> None:
     """Measure, print a table, write JSON to `out` if given ("-" is standard output, without the table)."""
     console = Console(stderr=True)
     with console.status("") as status:
         report = measure(
-            files, parse_depths(depths), prompt, tokens, repeat, device, threads, kv_bits, fill, isa, note=status.update
+            files,
+            parse_depths(depths),
+            prompt,
+            tokens,
+            repeat,
+            device,
+            threads,
+            kv_bits,
+            fill,
+            isa,
+            drafts,
+            temperature,
+            note=status.update,
         )
     text = json.dumps(report.as_json(), indent=2)
     if out == Path("-"):
@@ -83,3 +98,26 @@ def show(report: Report, console: Console) -> None:
         lines.append("* The context before was filled with random keys and values, not read.")
     for line in lines:
         console.print(line, highlight=False)
+    if report.drafts:
+        show_drafts(report.drafts, console)
+
+
+def show_drafts(rates: list[DraftRates], console: Console) -> None:
+    """What drafts gained on each kind of text."""
+    table = Table(title="Drafts on real text")
+    for heading in ("text", "drafts", "ms/token without", "ms/step", "of it drafting", "tokens/step", "speed-up"):
+        table.add_column(heading, justify="right")
+    table.add_column("kept by place")
+    for rate in rates:
+        kept = [f"{a / d:.2f}" for a, d in zip(rate.accepted, rate.drafted, strict=False)]
+        table.add_row(
+            rate.kind,
+            str(rate.most) if rate.fixed else "what pays",
+            f"{rate.plain_ms:.2f}",
+            f"{rate.ms:.2f}",
+            f"{rate.draft_ms:.2f}",
+            f"{rate.tokens_per_step:.2f}",
+            f"{rate.speed_up:.2f}×",
+            " ".join(kept[:6]) + (" …" if len(kept) > 6 else ""),
+        )
+    console.print(table)

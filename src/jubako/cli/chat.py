@@ -7,6 +7,7 @@ import contextlib
 from rich.console import Console
 
 from ..core import SamplingParams
+from ..engine.draft import DraftOptions
 from ..engine.model import Model
 from ..errors import JubakoError
 from .stream import figures, stream_answer
@@ -21,8 +22,16 @@ HELP = """/think   let the model think before it answers, or stop that
 class Chat:
     """The loop. Owns the messages and one session, so that each turn reads only what is new."""
 
-    def __init__(self, model: Model, params: SamplingParams, max_tokens: int, think: bool, system: str | None) -> None:
-        self.model, self.params, self.max_tokens, self.think = model, params, max_tokens, think
+    def __init__(
+        self,
+        model: Model,
+        params: SamplingParams,
+        max_tokens: int,
+        think: bool,
+        system: str | None,
+        drafts: DraftOptions,
+    ) -> None:
+        self.model, self.params, self.max_tokens, self.think, self.drafts = model, params, max_tokens, think, drafts
         self.first = [{"role": "system", "content": system}] if system else []
         self.messages = list(self.first)
         self.session = model.session()
@@ -67,7 +76,7 @@ class Chat:
         messages = [*self.messages, {"role": "user", "content": text}]
         try:
             ids = self.model.encode_chat(messages, enable_thinking=self.think)
-            reply, stats = stream_answer(self.model, ids, self.params, self.max_tokens, self.session)
+            reply, stats = stream_answer(self.model, ids, self.params, self.max_tokens, self.session, self.drafts)
         except JubakoError as error:
             self.console.print(f"{error} (/reset starts anew)", style="yellow", markup=False)
             return

@@ -11,12 +11,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..core import GenerationStats, SamplingParams
+from ..engine.draft import DraftOptions
 from ..engine.model import Model
 from ..engine.session import Session
 
+WHAT_PAYS = DraftOptions()
+
 
 def stream_answer(
-    model: Model, prompt: Sequence[int], params: SamplingParams, max_tokens: int, session: Session | None = None
+    model: Model,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    max_tokens: int,
+    session: Session | None = None,
+    drafts: DraftOptions = WHAT_PAYS,
 ) -> tuple[str, GenerationStats]:
     """Write the answer to standard output as it comes; the whole text and its figures. Ctrl-C ends the answer early."""
     console = Console(stderr=True)
@@ -36,7 +44,12 @@ def stream_answer(
         top_k=params.top_k,
         top_p=params.top_p,
         min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        frequency_penalty=params.frequency_penalty,
+        presence_penalty=params.presence_penalty,
         seed=params.seed,
+        drafts=drafts.most,
+        draft_floor=drafts.floor,
         session=session,
         progress=lambda read: bar.update(task, completed=read),
     )
@@ -97,10 +110,11 @@ def figures(stats: GenerationStats) -> str:
     """One line: tokens, speed and why it ended."""
     read = stats.prompt_tokens - stats.cached_tokens
     prefill = f"{read / stats.prefill_seconds:.1f} tok/s" if stats.prefill_seconds else "-"
+    drafts = f", {stats.tokens_per_step:.2f} tokens/step" if stats.drafted else ""
     cached = f", {stats.cached_tokens} cached" if stats.cached_tokens else ""
     return (
         f"prompt {stats.prompt_tokens} tokens{cached}, {prefill} · answer {stats.generated_tokens} tokens, "
-        f"{stats.tokens_per_second:.1f} tok/s, {stats.ms_per_step:.2f} ms/step · {stats.finish_reason}"
+        f"{stats.tokens_per_second:.1f} tok/s, {stats.ms_per_step:.2f} ms/step{drafts} · {stats.finish_reason}"
     )
 
 

@@ -15,6 +15,7 @@ from ..engine.model import Model, load
 from ..engine.session import Session
 from ..errors import RequestError
 from .bandwidth import private_memory, read_bandwidth, use_isa
+from .drafts import DraftRates, measure_drafts
 from .fill import fill_caches
 from .traffic import Traffic, traffic
 
@@ -59,6 +60,7 @@ class Report:
     read_bandwidth: float
     traffic: Traffic
     rates: list[Rates] = field(default_factory=list)
+    drafts: list[DraftRates] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
@@ -76,6 +78,8 @@ def bench(
     kv_bits: int = 8,
     fill: str = "random",
     isa: str | None = None,
+    drafts: int | None = None,
+    temperature: float = 0.7,
     note: Note = lambda text: None,
 ) -> Report:
     """Load the files and measure. At each depth, `repeat` times: read bandwidth, `tokens`
@@ -83,7 +87,8 @@ def bench(
 
     At depth 0 every repetition starts an empty session; elsewhere they follow each other from that depth on.
     fill: how the context is filled before, "random" or "read" (see Rates). isa: the kernels'
-    instruction set, the best there is by default. note: told what is being done.
+    instruction set, the best there is by default. drafts: measure so many a step on real text too, at `temperature`,
+    and as many as pay. note: told what is being done.
     """
     if fill not in ("random", "read"):
         raise RequestError(f"fill is {fill!r}; it can be random or read")
@@ -103,6 +108,10 @@ def bench(
         rate, samples = _measure(model, depth, prompt, tokens, repeat, kv_bits, fill, generator, note)
         rates.append(rate)
         bandwidths += samples
+    gains = []
+    if drafts is not None:
+        gains += measure_drafts(model, drafts, True, temperature=temperature, tokens=tokens, repeat=repeat, note=note)
+        gains += measure_drafts(model, None, temperature=temperature, tokens=tokens, repeat=repeat, note=note)
     return Report(
         files=[str(path) for path in paths],
         name=model.config.name,
@@ -118,6 +127,7 @@ def bench(
         read_bandwidth=median(bandwidths),
         traffic=traffic(model.network, 0, kv_bits),
         rates=rates,
+        drafts=gains,
     )
 
 
