@@ -23,11 +23,3 @@ class RequestError(JubakoError):
 
 class MachineError(JubakoError):
     """This machine can't do it: no such device, too little memory, an unsupported processor."""
-
-
-class NumbersError(JubakoError):
-    """A step's results are not finite. parts: which of the step's sequences; the others are as they should be."""
-
-    def __init__(self, message: str, parts: list[int]) -> None:
-        super().__init__(message)
-        self.parts = parts

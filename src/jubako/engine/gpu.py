@@ -6,20 +6,23 @@ import gc
 from collections.abc import Sequence
 
 import numpy as np
+import psutil
 import torch
 
 from ..arch.network import Network
-from ..errors import MachineError, NumbersError
-from ..ops.gpu import gdn
+from ..errors import MachineError
 from ..ops.gpu.carry import CARRY, keep_streams
 from ..ops.gpu.columns import Columns, Part, step_table
 from ..ops.gpu.ops import GpuOps
-from ..ops.gpu.state import GdnMemory, GpuState
+from ..ops.gpu.saved import resume, save, settle_state
+from ..ops.gpu.state import GpuState
 from ..ops.gpu.weights import Source
+from ..ops.pages import Saved
 from .executor import STEP_COLUMNS, DraftWish
 from .gpu_draft import Drafts
 from .gpu_forward import residual
 from .gpu_step import Steps
+from .plan import SharedMemory, prefix_budget
 
 PROMPT_ROWS = 64  # prompt chunks are multiples of it; a shorter rest of up to 16 tokens is read as a step
 
@@ -66,10 +69,10 @@ class GpuExecutor:
         self.weight_bytes = max(taken - self.ops.pool.nbytes(), 0)
         self.steps = Steps(self.ops)
         self.drafts = network.draft is not None
+        self.layout = f"gpu, {kv_bits} bit"
         self._drafts = Drafts(self.ops) if self.drafts else None
         pinned = device.type == "cuda"
         self._logits = torch.empty(STEP_COLUMNS, self.config.vocabulary, dtype=torch.float32, pin_memory=pinned)
-        self._sums = torch.empty(STEP_COLUMNS, dtype=torch.float32, pin_memory=pinned)
 
     def new_state(self, context: int) -> GpuState:
         """See `Executor.new_state`."""
@@ -88,7 +91,7 @@ class GpuExecutor:
             [logits] = self.step([(ids, state)])
             return logits[-1:] if last_only else logits
         state.reserve(state.position + len(ids))
-        self.settle(state)
+        settle_state(state)
         ops = self.ops
         columns = Columns.of_prompt(self._upload(ids), state.slot, state.position)
         streams = residual(ops, columns)
@@ -97,13 +100,12 @@ class GpuExecutor:
             keep_streams(streams[-1:], ops.pool.carry, columns.last())
         result = ops.head(ops.weights.head_mix, ops.weights.output, streams[-1:] if last_only else streams)
         state.read(len(ids))
-        logits = result.cpu().numpy()
-        _check(logits.sum(axis=1), [len(logits)])
-        return logits
+        read: np.ndarray = result.cpu().numpy()
+        return read
 
     @torch.inference_mode()
     def step(self, parts: Sequence[tuple[Sequence[int], GpuState]]) -> list[np.ndarray]:
-        """See `Executor.step`. Raises NumbersError naming the parts whose logits are not finite."""
+        """See `Executor.step`."""
         width = sum(len(ids) for ids, _ in parts)
         assert 0 < width <= STEP_COLUMNS
         for ids, state in parts:
@@ -113,15 +115,12 @@ class GpuExecutor:
         self.steps.table.write(step_table([Part(ids, s.slot, s.position, s.pending, s.parity) for ids, s in parts]))
         outputs = self.steps.run(width)
         self._logits[:width].copy_(outputs.logits, non_blocking=True)
-        self._sums[:width].copy_(outputs.sums, non_blocking=True)
         for ids, state in parts:
             state.opened(ids)
         if self.ops.device.type == "cuda":
             torch.cuda.current_stream(self.ops.device).synchronize()
-        counts = [len(ids) for ids, _ in parts]
-        _check(self._sums[:width].numpy(), counts)
         rows = self._logits[:width].numpy().copy()
-        return np.split(rows, np.cumsum(counts)[:-1])
+        return np.split(rows, np.cumsum([len(ids) for ids, _ in parts])[:-1])
 
     @torch.inference_mode()
     def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
@@ -129,21 +128,21 @@ class GpuExecutor:
         assert self._drafts is not None
         return self._drafts.propose(wishes)
 
-    def settle(self, state: GpuState) -> None:
-        """Enter the kept columns of the last step into the recurrent memory; nothing can be taken back after it."""
-        if state.pending:
-            for memory in self.ops.pool.layers:
-                if isinstance(memory, GdnMemory):
-                    gdn.settle(memory, state.slot, state.pending, state.parity)
-        state.pending = state.open = 0
+    def share_memory(self, sequences: int, context: int, prefix_bytes: int | None) -> SharedMemory:
+        """See `SharingExecutor.share_memory`: the slots and pages that were laid out at the start."""
+        free, pool = psutil.virtual_memory().available, self.ops.pool
+        states = [self.new_state(min(context, pool.context)) for _ in range(sequences)]
+        return SharedMemory(pool, states, prefix_budget(free, prefix_bytes), pool.nbytes())
+
+    @torch.inference_mode()
+    def save(self, state: GpuState) -> Saved:
+        """See `SharingExecutor.save`."""
+        return save(state)
+
+    @torch.inference_mode()
+    def resume(self, state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> None:
+        """See `SharingExecutor.resume`."""
+        resume(state, saved, ids)
 
     def _upload(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor(list(ids), dtype=torch.int32).to(self.ops.device)
-
-
-def _check(sums: np.ndarray, counts: Sequence[int]) -> None:
-    """Raise NumbersError if a part's sums of logits are not finite."""
-    rows = np.split(np.isfinite(sums), np.cumsum(counts)[:-1])
-    bad = [index for index, finite in enumerate(rows) if not finite.all()]
-    if bad:
-        raise NumbersError("the network gave numbers that are not finite: the sequence is stopped", bad)

@@ -1,6 +1,6 @@
 """A step as one captured graph per width: the host writes a table of a few hundred bytes, replays, and reads logits.
 
-    host table (pinned) → table → embed … head → logits, likeliest ids, sums → table of the step that would follow
+    host table (pinned) → table → embed … head → logits, likeliest ids → table of the step that would follow
 
 The graph ends by writing the next step's table for greedy decoding without the host: every column advances, and its id
 is the likeliest. A host that decides otherwise overwrites it.
@@ -45,11 +45,10 @@ def _advance(
 
 @dataclass
 class Outputs:
-    """What a step leaves on the device. logits [T, vocabulary] · ids int64 [T], the likeliest · sums [T] of logits."""
+    """What a step leaves on the device. logits [T, vocabulary] · ids int64 [T], the likeliest."""
 
     logits: torch.Tensor
     ids: torch.Tensor
-    sums: torch.Tensor
 
 
 class Steps:
@@ -72,9 +71,8 @@ class Steps:
             keep_streams(streams, ops.pool.carry, columns)
         logits = ops.head(ops.weights.head_mix, ops.weights.output, streams)
         ids = ops.argmax(logits)
-        sums = logits.sum(dim=1)
         _advance[(1,)](
             table, ids, width, COLUMNS=COLUMNS, IDS=IDS, POSITION=POSITION, COUNT=COUNT, BASE=BASE,
             PENDING=PENDING, PARITY=PARITY, SLOT=SLOT, PART_SLOT=PART_SLOT, num_warps=1,
         )  # fmt: skip
-        return Outputs(logits, ids, sums)
+        return Outputs(logits, ids)

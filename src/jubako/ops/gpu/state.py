@@ -1,6 +1,6 @@
 """What the GPU remembers of all its sequences. Everything is found by slot and position, so one graph serves them all.
 
-    pages    int32 [slots, pages of a context]   which page of the pool holds tokens 64i … 64i+63 of a slot
+    table    int32 [slots, pages of a context]   which page of the pool holds tokens 64i … 64i+63 of a slot
     tokens   int32 [slots, context]              every id that was read, for the n-gram hash
     ngram    [slots, ring, S*H]                  normed columns of the n-gram convolution, token p at p mod ring
     GDN layer                                    ring: columns, 16 open ones included
@@ -19,13 +19,15 @@ To take tokens back is to say a smaller position: later columns overwrite what w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ...arch.config import Config
 from ...errors import MachineError
+from ..pages import Pages, SequencePages
 from .carry import CARRY
 from .launch import COLUMNS
 
@@ -101,8 +103,11 @@ class StatePool:
     """The memory of up to `slots` sequences with `tokens` cached tokens together, each of at most `context`.
 
     layers is in the network's order; the draft layer's memory comes last where there is one. One slot more, and page
-    0, belong to nobody: columns of no sequence write there.
+    0, belong to nobody: columns of no sequence write there. A page's bytes, in main memory, are those of the attention
+    layers one after the other: codes, scales, pooled keys.
     """
+
+    page_tokens = PAGE
 
     def __init__(
         self, config: Config, ratios: list[int | None], slots: int, tokens: int, context: int, kv_bits: int,
@@ -113,14 +118,14 @@ class StatePool:
         self.idle_slot = slots
         self.page_count = -(-tokens // PAGE)
         table_width = -(-context // PAGE)
-        self.pages = torch.zeros(slots + 1, table_width, dtype=torch.int32, device=device)
+        self.table = torch.zeros(slots + 1, table_width, dtype=torch.int32, device=device)
         self.tokens = torch.zeros(slots + 1, context, dtype=torch.int32, device=device)
         past = config.ngram.conv_past + COLUMNS if config.ngram else 0
         self.ngram = torch.zeros(slots + 1, past, config.streams * config.hidden, dtype=torch.float32, device=device)
         self.layers: list[GdnMemory | AttentionMemory] = [
             GdnMemory.empty(config, slots + 1, device)
             if ratio is None
-            else AttentionMemory.empty(config, ratio, kv_bits, self.pages, self.page_count + 1)
+            else AttentionMemory.empty(config, ratio, kv_bits, self.table, self.page_count + 1)
             for ratio in ratios
         ]
         # see carry.py; only where there is a draft layer
@@ -128,14 +133,33 @@ class StatePool:
         rows = slots + 1 if self.drafts else 0
         self.carry = torch.zeros(rows, CARRY, config.streams * config.hidden, dtype=torch.float32, device=device)
         self._free_slots = list(range(slots))[::-1]
-        self._free_pages = list(range(1, self.page_count + 1))[::-1]
+        self.pages = Pages(self.page_count + 1)
+        self.pages.take()  # page 0
+        self._paged = [
+            part
+            for layer in self.layers
+            if isinstance(layer, AttentionMemory)
+            for part in (layer.codes, layer.scales, layer.pooled)
+        ]
+        self.page_bytes = sum(part[0].nbytes for part in self._paged)
 
     def nbytes(self) -> int:
         """Bytes of device memory."""
-        parts = [self.pages, self.tokens, self.ngram, self.carry]
+        parts = [self.table, self.tokens, self.ngram, self.carry]
         for layer in self.layers:
-            parts += [t for t in vars(layer).values() if isinstance(t, torch.Tensor) and t is not self.pages]
+            parts += [t for t in vars(layer).values() if isinstance(t, torch.Tensor) and t is not self.table]
         return sum(part.nbytes for part in parts)
+
+    def fixed_parts(self, slot: int) -> Iterator[torch.Tensor]:
+        """A slot's memory that has the same size however long the sequence is: contiguous views."""
+        for layer in self.layers:
+            if isinstance(layer, GdnMemory):
+                yield from (layer.memory[slot], layer.conv[slot])
+            else:
+                yield layer.raw[slot]
+        yield self.ngram[slot]
+        if self.drafts:
+            yield self.carry[slot]
 
     def has_slot(self) -> bool:
         """Whether a sequence more has room."""
@@ -146,24 +170,50 @@ class StatePool:
         if not self._free_slots:
             raise MachineError(f"all {self.slots} sequences that the GPU has room for are in use")
         slot = self._free_slots.pop()
+        self.clear_slot(slot)
+        return slot
+
+    def clear_slot(self, slot: int) -> None:
+        """Put a slot's recurrent memory at zero."""
         for layer in self.layers:
             if isinstance(layer, GdnMemory):
                 layer.memory[slot].zero_()
-        return slot
 
     def give_slot(self, slot: int) -> None:
         self._free_slots.append(slot)
 
-    def take_page(self) -> int:
-        """A free page. Raises MachineError when the pool is full."""
-        if not self._free_pages:
-            raise MachineError(
-                f"the {self.page_count * PAGE} tokens of keys and values that the GPU has room for are in use"
-            )
-        return self._free_pages.pop()
+    def read(self, pages: Sequence[int]) -> np.ndarray:
+        """What these pages hold: uint8 [pages, page_bytes]."""
+        index = torch.tensor(list(pages), device=self.table.device)
+        parts = [part[index].reshape(len(index), -1).view(torch.uint8) for part in self._paged]
+        return torch.cat(parts, dim=1).cpu().numpy()
 
-    def give_pages(self, pages: list[int]) -> None:
-        self._free_pages.extend(reversed(pages))
+    def write(self, pages: Sequence[int], data: np.ndarray) -> None:
+        """The inverse of `read`."""
+        index = torch.tensor(list(pages), device=self.table.device)
+        rows, start = torch.from_numpy(data).to(self.table.device), 0
+        for part in self._paged:
+            size = part[0].nbytes
+            own = rows[:, start : start + size].contiguous().view(part.dtype)
+            part[index] = own.reshape(len(index), *part.shape[1:])
+            start += size
+
+    def copy(self, page: int, to: int) -> None:
+        """Let page `to` hold what `page` holds."""
+        for part in self._paged:
+            part[to].copy_(part[page])
+
+
+class GpuPages(SequencePages):
+    """The pages of the sequence in one slot."""
+
+    def __init__(self, pool: StatePool, slot: int) -> None:
+        super().__init__(pool)
+        self._row = pool.table[slot]
+
+    def _place(self, start: int, pages: Sequence[int]) -> None:
+        row = torch.tensor(list(pages), dtype=torch.int32)
+        self._row[start : start + len(row)] = row.to(self._row.device)
 
 
 class GpuState:
@@ -176,7 +226,7 @@ class GpuState:
         self.pool = pool
         self.context = context
         self.slot = pool.take_slot()
-        self.pages: list[int] = []
+        self.pages = GpuPages(pool, self.slot)
         self.position = 0
         self.draft_position = 0
         self.pending = 0  # columns kept of the last step, not in the recurrent memory yet
@@ -184,15 +234,31 @@ class GpuState:
         self.carried: list[int] = []  # tokens whose streams wait for the draft layer, from draft_position on
         self.open = 0  # columns of the last step that can still be taken back
 
+    @property
+    def writes_from(self) -> int:
+        """The first cell that may still be written to."""
+        return min(self.position, self.draft_position) if self.pool.drafts else self.position
+
     def reserve(self, end: int) -> None:
-        """Make sure that the cells of the first `end` tokens have pages."""
-        missing = -(-end // PAGE) - len(self.pages)
-        if missing > 0:
-            new = [self.pool.take_page() for _ in range(missing)]
-            start = len(self.pages)
-            self.pages += new
-            row = torch.tensor(new, dtype=torch.int32)
-            self.pool.pages[self.slot, start : start + missing] = row.to(self.pool.pages.device)
+        """Make the cells from the first that may still be written to up to `end` this sequence's own."""
+        self.pages.own(self.writes_from, end)
+
+    def lacks(self, end: int) -> int:
+        """Pages that `reserve(end)` would take."""
+        return self.pages.lacks(self.writes_from, end)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of `Saved.fixed`."""
+        return sum(part.nbytes for part in self.pool.fixed_parts(self.slot))
+
+    def reset(self) -> None:
+        """Forget everything; the pages go back to the pool, the slot stays."""
+        self.pages.release()
+        self.pool.clear_slot(self.slot)
+        self.position = self.draft_position = 0
+        self.pending = self.open = 0
+        self.carried = []
 
     def opened(self, ids: Sequence[int]) -> None:
         """A step has read `ids` at the end of this sequence."""
@@ -218,9 +284,9 @@ class GpuState:
     def close(self) -> None:
         """Give slot and pages back."""
         if self.slot >= 0:
-            self.pool.give_pages(self.pages)
+            self.pages.release()
             self.pool.give_slot(self.slot)
-            self.slot, self.pages = -1, []
+            self.slot = -1
 
     def __del__(self) -> None:
         self.close()

@@ -1,0 +1,48 @@
+"""A slot's state outside of its pages, to and from main memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..pages import Saved
+from .gdn import settle
+from .state import GdnMemory, GpuState
+
+
+def settle_state(state: GpuState) -> None:
+    """Enter the kept columns of the last step into the recurrent memory; nothing can be taken back after it."""
+    if state.pending:
+        for memory in state.pool.layers:
+            if isinstance(memory, GdnMemory):
+                settle(memory, state.slot, state.pending, state.parity)
+    state.pending = state.open = 0
+
+
+def save(state: GpuState) -> Saved:
+    """See `engine.plan.SharingExecutor.save`."""
+    settle_state(state)
+    parts = [part.reshape(-1).view(torch.uint8) for part in state.pool.fixed_parts(state.slot)]
+    fixed = torch.cat(parts).cpu().numpy()
+    pages = state.pages.holding(state.position)
+    return Saved(state.position, state.writes_from, fixed, pages)
+
+
+def resume(state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> None:
+    """See `engine.plan.SharingExecutor.resume`."""
+    pool = state.pool
+    assert len(ids) == saved.position
+    state.reset()
+    state.pages.share(saved.pages)
+    data, start = torch.from_numpy(saved.fixed).to(pool.table.device), 0
+    for part in pool.fixed_parts(state.slot):
+        part.view(-1).view(torch.uint8).copy_(data[start : start + part.nbytes])
+        start += part.nbytes
+    read = torch.from_numpy(np.array(ids, np.int32))
+    pool.tokens[state.slot, : len(ids)].copy_(read)
+    state.position = saved.position
+    if pool.drafts:
+        state.draft_position = saved.draft_position
+        state.carried = read[saved.draft_position :].tolist()
