@@ -40,5 +40,5 @@ class Answer:
         self.left -= 1
         self.stats.generated_tokens += 1
         if self.left == 0:
-            self.stats.finish_reason = "length"
+            self.stats.finish_reason = "stop" if self.sampler.finished else "length"
         return with_logprobs(token, logits, self.request.top_logprobs)
