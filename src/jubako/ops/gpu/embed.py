@@ -78,9 +78,7 @@ def decode_kernel(
                 tl.store(to + k, value.to(out.dtype.element_ty), mask=live & (k < cols))
 
 
-def decode(
-    weight: Matrix, out: torch.Tensor, first: int = 0, ids: torch.Tensor | None = None
-) -> torch.Tensor:
+def decode(weight: Matrix, out: torch.Tensor, first: int = 0, ids: torch.Tensor | None = None) -> torch.Tensor:
     """Rows first, first + 1 … of a matrix, or rows ids, as numbers of out's type into out [count, cols]."""
     to = target(out.device)
     decode_kernel[(-(-out.shape[0] // 16), -(-weight.blocks // 8))](

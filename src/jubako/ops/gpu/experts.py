@@ -1,4 +1,4 @@
-"""The mixture of experts for up to 16 tokens, in two launches; the arithmetic is that of csrc/experts.cpp, bit for bit.
+"""The mixture of experts for up to 16 tokens, in two launches and the sum; the arithmetic is that of csrc/experts.cpp, bit for bit.
 
 A *use* is one expert for one token: use token·k + rank for the routed ones, then tokens·k + token for the shared one.
 """
@@ -14,12 +14,14 @@ import triton.language as tl
 
 from .activation import Quantised, quantize, room_for, store_blocks
 from .integer import fma
+from .launch import COLUMNS
 from .linear import divisor, store_rows
 from .mathfun import sigmoid, silu
 from .matrix import Matrix
 from .products import fetch_units, meet, nothing, tree
-from .slots import Slots, SlotShape
+from .slots import Slots
 from .target import interpreted, release, target, wait
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Experts:
@@ -70,9 +72,9 @@ def gate_up_kernel(
     pool, pool_scales, slot_bytes, up_at, table, rows,
     shared, shared_scales, shared_up_at, shared_rows, blocks,
     ids, uses, chosen, q, d, s, numbers, x_blocks, x_valid, hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks,
-    UNITS: tl.constexpr, STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, SHARED_GATE: tl.constexpr,
-    SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SHARED_SCALED: tl.constexpr,
-    TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
+    SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, use): the shared expert's uses come first."""
     release(OVERLAP)
@@ -86,7 +88,7 @@ def gate_up_kernel(
         if tile * TILE < shared_rows:
             hidden_tile(
                 shared, shared + shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens,
-                use + tokens + uses, to, UNITS, 1, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, TILE, FORM,
+                use + tokens + uses, to, UNITS, SHARED_STEP, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, TILE, FORM,
             )  # fmt: skip
     elif tile * TILE < rows:
         slot = tl.load(table + tl.maximum(tl.load(ids + use), 0))
@@ -99,58 +101,79 @@ def gate_up_kernel(
 
 
 @triton.jit
+def output_tile(
+    down, scale, rows, blocks, number, x, use, parts,
+    UNITS: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
+    FORM: tl.constexpr,
+):  # fmt: skip
+    """Rows `number` [ROWS] of one expert's output for one use, into parts [use]."""
+    row = tl.minimum(number, rows - 1)[None, :, None]
+    raws = fetch_units(down, rows, blocks, row, 0, UNITS, TYPE, EVEN)
+    y = tree(meet(nothing(1, ROWS, TYPE), raws, x, use, use, 0, UNITS, 1, TYPE, False, EVEN, FORM)[0], ROWS)
+    if SCALED:
+        y *= tl.load(scale)
+    tl.store(parts + use * rows + number, y, mask=number < rows)
+
+
+@triton.jit
 def down_kernel(
     pool, pool_scales, slot_bytes, down_at, table, blocks,
-    shared, shared_scales, shared_down_at, shared_blocks, share, share_stride,
-    ids, weights, hidden, hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid, shared_valid,
-    out, out_stride, inject,
-    CHOSEN: tl.constexpr, STEP: tl.constexpr, UNITS: tl.constexpr, SHARED_UNITS: tl.constexpr, ROWS: tl.constexpr,
-    DOWN: tl.constexpr, SHARED_DOWN: tl.constexpr, EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr,
-    SCALED: tl.constexpr, SHARED_SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    shared, shared_scales, shared_down_at, shared_blocks, ids, uses,
+    hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid, shared_valid, parts, hidden,
+    UNITS: tl.constexpr, SHARED_UNITS: tl.constexpr, ROWS: tl.constexpr, DOWN: tl.constexpr,
+    SHARED_DOWN: tl.constexpr, EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, SCALED: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, token): ROWS rows of the weighted sum over the experts by rank, then of the shared one.
-
-    share: logits of the shared expert's router, `share_stride` apart.
-    """
+    """Program (tile, use): ROWS rows of the output of one use; those of the shared expert come first."""
     release(OVERLAP)
-    number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    row = tl.minimum(number, hidden - 1)[None, :, None]
-    token = tl.program_id(1)
-    tokens = tl.num_programs(1)
-    of_shared = fetch_units(
-        shared + shared_down_at, hidden, shared_blocks, row, 0, SHARED_UNITS, SHARED_DOWN, SHARED_EVEN
-    )
     wait(OVERLAP)
-    x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid)
-    total = tl.zeros([ROWS], tl.float32)
-    for first in range(0, CHOSEN, STEP):
-        raws = ()
-        slots = ()
-        for k in tl.static_range(STEP):
-            id = tl.load(ids + token * CHOSEN + first + k)
-            slot = tl.where(id >= 0, tl.load(table + tl.maximum(id, 0)), -1)
-            base = pool + tl.maximum(slot, 0).to(tl.int64) * slot_bytes + down_at
-            raws = raws + (fetch_units(base, hidden, blocks, row, 0, UNITS, DOWN, EVEN),)
-            slots = slots + (slot,)
-        for k in tl.static_range(STEP):
-            use = token * CHOSEN + first + k
-            y = tree(meet(nothing(1, ROWS, DOWN), raws[k], x, use, use, 0, UNITS, 1, DOWN, False, EVEN, FORM)[0], ROWS)
-            if SCALED:
-                y *= tl.load(pool_scales + tl.maximum(slots[k], 0) * 3 + 2)
-            weight = tl.load(weights + use)
-            total = tl.where(slots[k] >= 0, fma(weight + total * 0.0, y, total, FORM), total)
-    use = tokens * CHOSEN + token
-    x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, shared_valid)
-    y = tree(
-        meet(nothing(1, ROWS, SHARED_DOWN), of_shared, x, use, use, 0, SHARED_UNITS, 1, SHARED_DOWN, False, SHARED_EVEN, FORM)[0],
-        ROWS,
-    )
-    if SHARED_SCALED:
-        y *= tl.load(shared_scales + 2)
-    weight = sigmoid(tl.load(share + token * share_stride) + total * 0.0, FORM)
-    total = fma(weight, y, total, FORM)
-    store_rows(total, number, hidden, token, out, out_stride, inject, token >= 0, STREAMS, FORM)
+    number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tokens = tl.num_programs(1) - uses
+    use = tl.program_id(1) - tokens
+    if use < 0:
+        x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, shared_valid)
+        output_tile(
+            shared + shared_down_at, shared_scales + 2, hidden, shared_blocks, number, x, use + tokens + uses, parts,
+            SHARED_UNITS, ROWS, SHARED_DOWN, SHARED_EVEN, SHARED_SCALED, FORM,
+        )  # fmt: skip
+    else:
+        x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid)
+        id = tl.load(ids + use)
+        slot = tl.where(id >= 0, tl.load(table + tl.maximum(id, 0)), -1)
+        if slot >= 0:
+            output_tile(
+                pool + slot.to(tl.int64) * slot_bytes + down_at, pool_scales + slot * 3 + 2, hidden, blocks, number,
+                x, use, parts, UNITS, ROWS, DOWN, EVEN, SCALED, FORM,
+            )  # fmt: skip
+        else:
+            tl.store(parts + use * hidden + number, tl.zeros([ROWS], tl.float32), mask=number < hidden)
+
+
+@triton.jit
+def weighted_sum(parts, weights, share, token, tokens, hidden, at, CHOSEN: tl.constexpr, FORM: tl.constexpr):
+    """Elements `at` of a token's sum over its experts by rank, then of the shared one, weighted by sigmoid(share)."""
+    total = tl.zeros_like(at).to(tl.float32)
+    for rank in tl.static_range(CHOSEN):
+        use = token * CHOSEN + rank
+        y = tl.load(parts + use * hidden + at)
+        total = fma(tl.load(weights + use) + total * 0.0, y, total, FORM)
+    y = tl.load(parts + (tokens * CHOSEN + token) * hidden + at)
+    return fma(sigmoid(tl.load(share + token) + y * 0.0, FORM), y, total, FORM)
+
+
+@triton.jit
+def sum_kernel(
+    parts, weights, share, out, inject, hidden,
+    PIECE: tl.constexpr, CHOSEN: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (piece, t): the weighted sum to out [T, H], or added to streams."""
+    release(OVERLAP)
+    wait(OVERLAP)
+    token = tl.program_id(1)
+    at = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
+    held = tl.minimum(at, hidden - 1)
+    total = weighted_sum(parts, weights, share, token, tl.num_programs(1), hidden, held, CHOSEN, FORM)
+    store_rows(total, at, hidden, token, out, hidden, inject, token >= 0, STREAMS, FORM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +187,11 @@ class Routed:
 
 @dataclass(frozen=True)
 class Cut:
-    """units of gate and up fetched together, and rows of a program (32 or more: blocks of the hidden values); experts
-    of the down product fetched together, and rows of a program."""
+    """units of gate and up fetched together, and rows of a program (32 or more: blocks of the hidden values); rows of
+    a program of the down product."""
 
     units: int = 5
     tile: int = 32
-    experts: int = 5
     rows: int = 16
 
 
@@ -178,33 +200,48 @@ def usual_cut() -> Cut:
     return Cut(tile=64, rows=256) if interpreted() else Cut()
 
 
-def experts(
-    layer: Experts,
-    x: torch.Tensor | Quantised,
-    routed: Routed,
-    out: torch.Tensor | None = None,
-    inject: torch.Tensor | None = None,
-    cut: Cut | None = None,
-) -> torch.Tensor:
-    """The chosen experts' weighted sum by rank, then the shared expert's gated output: [T, H].
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Outputs of all uses [T·k + T, H], still to be weighted and added up."""
 
-    With inject [T, S] it is added to streams `out` [T, S, H] instead.
-    """
+    outputs: torch.Tensor
+    routed: Routed
+
+
+def parts_of(layer: Experts, x: torch.Tensor | Quantised, routed: Routed, cut: Cut | None = None) -> Parts:
+    """The output of every chosen expert for every token of x [T, H], and of the shared one."""
+    if len(routed.ids) > COLUMNS:
+        from .expert_prompt import parts_of_prompt
+
+        return parts_of_prompt(layer, x, routed)
     cut = cut or usual_cut()
     read = x if isinstance(x, Quantised) and not x.fine else coarse(x)
-    hidden = gate_up(layer, read, routed, cut)
-    shape = layer.routed.shape
-    if out is None:
-        out = torch.empty(read.tokens, shape.hidden, device=read.d.device)
-    down(layer, hidden, routed, out, inject, cut)
+    return Parts(down(layer, gate_up(layer, read, routed, cut), routed, cut), routed)
+
+
+def add_up(parts: Parts, out: torch.Tensor, inject: torch.Tensor | None = None) -> torch.Tensor:
+    """Every token's weighted sum, to out [T, H] or, with inject [T, S], added to streams `out` [T, S, H]."""
+    tokens, chosen = parts.routed.ids.shape
+    hidden, to = parts.outputs.shape[1], target(out.device)
+    sum_kernel[(-(-hidden // 256), tokens)](
+        parts.outputs, parts.routed.weights, parts.routed.share, out, out if inject is None else inject, hidden,
+        PIECE=256, CHOSEN=chosen, STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap,
+        num_warps=2, **to.options,
+    )  # fmt: skip
     return out
+
+
+def experts(layer: Experts, x: torch.Tensor | Quantised, routed: Routed, cut: Cut | None = None) -> torch.Tensor:
+    """The chosen experts' weighted sum by rank, then the shared expert's gated output: [T, H]."""
+    parts = parts_of(layer, x, routed, cut)
+    return add_up(parts, torch.empty(len(routed.ids), layer.routed.shape.hidden, device=parts.outputs.device))
 
 
 def experts_combine(
     layer: Experts, x: torch.Tensor | Quantised, routed: Routed, streams: torch.Tensor, inject: torch.Tensor
 ) -> None:
     """Add the experts' output to streams [T, S, H], in place, weighted by inject [T, S]."""
-    experts(layer, x, routed, streams, inject)
+    add_up(parts_of(layer, x, routed), streams, inject)
 
 
 def coarse(x: torch.Tensor | Quantised) -> Quantised:
@@ -226,38 +263,33 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
         shared.data, _scales(shared), shared.shape.up_at, shared.shape.size, blocks,
         routed.ids, tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
         hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
-        UNITS=units, STEP=divisor(units, cut.units), GATE=shape.gate.id, UP=shape.up.id,
-        SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id, EVEN=blocks % 8 == 0,
+        UNITS=units, STEP=divisor(units, cut.units), SHARED_STEP=divisor(units, 2), GATE=shape.gate.id,
+        UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id, EVEN=blocks % 8 == 0,
         SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None, TILE=cut.tile, FORM=to.form,
         OVERLAP=to.overlap, num_warps=cut.tile // 4, **to.options,
     )  # fmt: skip
     return hidden
 
 
-def down(
-    layer: Experts, hidden: Quantised, routed: Routed, out: torch.Tensor, inject: torch.Tensor | None, cut: Cut
-) -> None:
-    """The weighted sum over the uses of each token, into out [T, H] or streams [T, S, H]."""
-    shape, mine, shared, to = layer.routed.shape, layer.routed, layer.shared, target(out.device)
-    tokens, chosen = routed.ids.shape
+def down(layer: Experts, hidden: Quantised, routed: Routed, cut: Cut) -> torch.Tensor:
+    """Outputs [T·k + T, H] of all uses."""
+    shape, mine, shared, to = layer.routed.shape, layer.routed, layer.shared, target(hidden.d.device)
+    uses, tokens = routed.ids.numel(), len(routed.ids)
     blocks, shared_blocks = -(-shape.down_cols // 32), -(-shared.shape.down_cols // 32)
     valid, shared_valid = -(-shape.size // 32), -(-shared.shape.size // 32)
-    down_kernel[(-(-shape.hidden // cut.rows), tokens)](
+    parts = torch.empty(uses + tokens, shape.hidden, device=hidden.d.device)
+    down_kernel[(-(-shape.hidden // cut.rows), uses + tokens)](
         mine.data, _scales(mine), shape.bytes, shape.down_at, mine.table, blocks,
-        shared.data, _scales(shared), shared.shape.down_at, shared_blocks, routed.share, routed.share.stride(0),
-        routed.ids, routed.weights, shape.hidden, hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
-        valid, shared_valid, out, out.stride(-2), out if inject is None else inject,
-        CHOSEN=chosen, STEP=divisor(chosen, cut.experts), UNITS=-(-blocks // 8),
-        SHARED_UNITS=-(-shared_blocks // 8), ROWS=cut.rows, DOWN=shape.down.id, SHARED_DOWN=shared.shape.down.id,
-        EVEN=blocks % 8 == 0 and valid >= blocks, SHARED_EVEN=shared_blocks % 8 == 0 and shared_valid >= shared_blocks,
-        SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None,
-        STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap,
-        num_warps=cut.rows // 4, **to.options,
+        shared.data, _scales(shared), shared.shape.down_at, shared_blocks, routed.ids, uses,
+        hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks, valid, shared_valid, parts, shape.hidden,
+        UNITS=-(-blocks // 8), SHARED_UNITS=-(-shared_blocks // 8), ROWS=cut.rows, DOWN=shape.down.id,
+        SHARED_DOWN=shared.shape.down.id, EVEN=blocks % 8 == 0 and valid >= blocks,
+        SHARED_EVEN=shared_blocks % 8 == 0 and shared_valid >= shared_blocks, SCALED=mine.scales is not None,
+        SHARED_SCALED=shared.scales is not None, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.rows // 4,
+        **to.options,
     )  # fmt: skip
+    return parts
 
 
 def _scales(slots: Slots) -> torch.Tensor:
     return slots.scales if slots.scales is not None else slots.table
-
-
-__all__ = ["Cut", "Experts", "Routed", "SlotShape", "experts", "experts_combine"]

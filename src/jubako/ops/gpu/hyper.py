@@ -14,12 +14,16 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
+from .experts import Experts, Parts, Routed, add_up, parts_of, weighted_sum
+from .hyper_prompt import mix_prompt
 from .integer import fma
-from .linear import Shape, divisor, launch
+from .launch import COLUMNS
+from .linear import Shape, divisor, launch, linear
 from .mathfun import sigmoid, silu
 from .matrix import Matrix
 from .products import fetch_units, meet, nothing, tree
 from .target import interpreted, release, target, wait
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HyperMix:
@@ -39,18 +43,33 @@ class HyperMix:
 
 @triton.jit
 def square_kernel(
-    streams, gamma, q, d, s, numbers, squares, blocks, wide,
-    COUNT: tl.constexpr, FINE: tl.constexpr, OVERLAP: tl.constexpr,
+    streams, gamma, q, d, s, numbers, squares, blocks, hidden, inject, output, weights, share,
+    STREAMS: tl.constexpr, COUNT: tl.constexpr, PENDING: tl.constexpr, CHOSEN: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (g, t): blocks COUNT·g on of token t's streams times gamma, quantised, and their sum of squares."""
+    """Program (g, t): blocks COUNT·g on of token t's streams times gamma, quantised, and their sum of squares.
+
+    PENDING: first a block's output, weighted by inject [T, S], is added to the streams in place: 1, output [T, H]; 2, the
+    weighted sum of experts' outputs.
+    """
     release(OVERLAP)
     first = tl.program_id(0) * COUNT
     token = tl.program_id(1)
     k = (first + tl.arange(0, COUNT))[:, None] * 32 + tl.arange(0, 32)[None, :]
     weight = tl.load(gamma + k)
     wait(OVERLAP)
-    x = tl.load(streams + token * wide + k)
-    store_blocks(x * weight, token, first, blocks, q, d, s, numbers, COUNT, FINE)
+    at = streams + token * STREAMS * hidden + k
+    x = tl.load(at)
+    if PENDING > 0:
+        stream = first * 32 // hidden
+        h = k - stream * hidden
+        if PENDING == 1:
+            y = tl.load(output + token * hidden + h)
+        else:
+            y = weighted_sum(output, weights, share, token, tl.num_programs(1), hidden, h, CHOSEN, FORM)
+        x = fma(tl.load(inject + token * STREAMS + stream) + y * 0.0, y, x, FORM)
+        tl.store(at, x)
+    store_blocks(x * weight, token, first, blocks, q, d, s, numbers, COUNT, True)
     tl.store(squares + token * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.sum(x * x, axis=1), axis=0))
 
 
@@ -98,14 +117,14 @@ def gate_kernel(
             tl.store(inject + token * STREAMS + place, weight, mask=(place >= 0) & (place < STREAMS))
     low = tl.where(r < rank, silu(low * (1.0 / STREAMS), FORM), 0.0)
     mine = token * tl.num_programs(0) + tile
-    store_blocks(
-        tl.reshape(low, [LOW_BLOCKS, 32]), mine, 0, low_blocks, low_q, low_d, low_s, low_x, LOW_BLOCKS, True
-    )
+    store_blocks(tl.reshape(low, [LOW_BLOCKS, 32]), mine, 0, low_blocks, low_q, low_d, low_s, low_x, LOW_BLOCKS, True)
     tl.debug_barrier()
     x = (low_q, low_d, low_s, low_x, low_blocks, low_valid)
     total = tl.zeros([TILE], tl.float32)
     for stream in tl.static_range(STREAMS):
-        y = tree(meet(nothing(1, TILE, TYPE), raws[stream], x, mine, mine, 0, UNITS, 1, TYPE, True, EVEN, FORM)[0], TILE)
+        y = tree(
+            meet(nothing(1, TILE, TYPE), raws[stream], x, mine, mine, 0, UNITS, 1, TYPE, True, EVEN, FORM)[0], TILE
+        )
         if SCALED:
             y *= tl.load(up_scale)
         value = tl.load(streams + (token * STREAMS + stream) * hidden + h)
@@ -119,13 +138,21 @@ def gate_kernel(
         store_blocks(done, token, tile * COUNT, blocks, q, d, s, numbers, COUNT, False)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A block's output that the streams still lack: [T, H] or experts' parts, and how strongly each stream takes it."""
+
+    inject: torch.Tensor
+    output: torch.Tensor | Parts
+
+
 @dataclass(frozen=True)
 class Cut:
     """units: how many units of the long rows a program takes (they must divide a stream), and rows; then the hidden
     elements of a program of the second product."""
 
-    units: int = 5
-    rows: int = 16
+    units: int = 2
+    rows: int = 8
     tile: int = 32
 
 
@@ -135,19 +162,21 @@ def usual_cut(hidden: int) -> Cut:
 
 
 def hyper_mix(
-    streams: torch.Tensor, mix: HyperMix, fine: bool = True, cut: Cut | None = None
+    streams: torch.Tensor, mix: HyperMix, fine: bool = True, pending: Pending | None = None, cut: Cut | None = None
 ) -> tuple[Quantised, torch.Tensor | None]:
-    """What a block reads of streams [T, S, H], quantised (finely or as experts do), and inject [T, S] or None."""
+    """What a block reads of streams [T, S, H], quantised (finely or as experts do), and inject [T, S] or None.
+
+    pending is added to the streams first, in place.
+    """
     tokens, count, hidden = streams.shape
+    if tokens > COLUMNS:
+        if pending is not None:
+            add_pending(streams, pending)
+        return mix_prompt(streams, mix.norm, mix.down, mix.up, mix.inject, mix.eps)
     cut = cut or usual_cut(hidden)
     device, to, rank = streams.device, target(streams.device), mix.down.rows
     assert hidden % 256 == 0, f"hidden size {hidden} is not a multiple of 256"
-    wide = room_for(tokens, count * hidden, True, device)
-    squares = torch.empty(tokens, count * hidden // 256, device=device)
-    square_kernel[(squares.shape[1], tokens)](
-        streams, mix.norm, wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, count * hidden,
-        COUNT=8, FINE=True, OVERLAP=to.overlap, num_warps=2, **to.options,
-    )  # fmt: skip
+    wide, squares = prepared(streams, mix, pending)
     partial, splits = long_product(mix, wide, cut)
     mixed = room_for(tokens, hidden, fine, device)
     inject = torch.empty(tokens, count, device=device) if mix.inject is not None else None
@@ -167,6 +196,37 @@ def hyper_mix(
     return mixed, inject
 
 
+def add_pending(streams: torch.Tensor, pending: Pending) -> None:
+    """Add what the streams still lack, in place."""
+    if isinstance(pending.output, Parts):
+        add_up(pending.output, streams, pending.inject)
+    else:
+        hyper_combine(streams, pending.inject, pending.output)
+
+
+def prepared(streams: torch.Tensor, mix: HyperMix, pending: Pending | None) -> tuple[Quantised, torch.Tensor]:
+    """The streams times gamma, finely quantised, and sums of squares [T, S·parts]; `pending` is added before."""
+    tokens, count, hidden = streams.shape
+    device, to = streams.device, target(streams.device)
+    wide = room_for(tokens, count * hidden, True, device)
+    squares = torch.empty(tokens, count * hidden // 256, device=device)
+    inject = output = weights = share = squares
+    kind, chosen = 0, 1
+    if pending is not None:
+        inject = pending.inject
+        if isinstance(pending.output, Parts):
+            kind, chosen = 2, pending.output.routed.ids.shape[1]
+            output, weights, share = pending.output.outputs, pending.output.routed.weights, pending.output.routed.share
+        else:
+            kind, output = 1, pending.output
+    square_kernel[(squares.shape[1], tokens)](
+        streams, mix.norm, wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, hidden, inject, output, weights, share,
+        STREAMS=count, COUNT=8, PENDING=kind, CHOSEN=chosen, FORM=to.form, OVERLAP=to.overlap, num_warps=2,
+        **to.options,
+    )  # fmt: skip
+    return wide, squares
+
+
 def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor, int]:
     """[splits, T, rank (+ S)] parts of down (and inject) times the streams, and how many parts."""
     units = mix.hidden // 256
@@ -176,6 +236,31 @@ def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor
     each = -(-mix.down.blocks // 8) // splits
     launch(matrices, wide, partial, splits, shape=Shape(cut.rows, divisor(each, 5)))
     return partial, splits
+
+
+def linear_mix(
+    weight: Matrix,
+    y: torch.Tensor | Quantised,
+    streams: torch.Tensor,
+    inject: torch.Tensor,
+    mix: HyperMix,
+    fine: bool = True,
+) -> tuple[Quantised, torch.Tensor | None]:
+    """Add y [T, K] times weight to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
+    return hyper_mix(streams, mix, fine, Pending(inject, linear(weight, y)))
+
+
+def experts_mix(
+    layer: Experts,
+    x: torch.Tensor | Quantised,
+    routed: Routed,
+    streams: torch.Tensor,
+    inject: torch.Tensor,
+    mix: HyperMix,
+    fine: bool = True,
+) -> tuple[Quantised, torch.Tensor | None]:
+    """Add the experts' output to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
+    return hyper_mix(streams, mix, fine, Pending(inject, parts_of(layer, x, routed)))
 
 
 @triton.jit

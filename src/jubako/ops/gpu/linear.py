@@ -15,14 +15,12 @@ from .activation import Quantised, quantize
 from .integer import fma
 from .launch import COLUMNS
 from .matrix import Matrix, Projections
-from .products import fetch_units, meet, nothing, tree
+from .products import fetch_units, meet_groups, nothing, tree
 from .target import interpreted, release, target, wait
 
 
 @triton.jit
-def store_rows(
-    y, number, rows, token, out, out_stride, inject, live, STREAMS: tl.constexpr, FORM: tl.constexpr,
-):  # fmt: skip
+def store_rows(y, number, rows, token, out, out_stride, inject, live, STREAMS: tl.constexpr, FORM: tl.constexpr):
     """y float32 [rows] of one token to out; or, if STREAMS, added to its residual streams by their inject weights."""
     if STREAMS == 0:
         tl.store(out + token.to(tl.int64) * out_stride + number, y, mask=(number < rows) & live)
@@ -35,39 +33,52 @@ def store_rows(
 
 
 @triton.jit
+def fetch_groups(
+    base, rows, blocks, number, first,
+    COUNT: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """COUNT units of GROUPS groups of ROWS rows from `number` [ROWS] on."""
+    raws = ()
+    for g in tl.static_range(GROUPS):
+        row = tl.minimum(number + g * ROWS, rows - 1)[None, :, None]
+        raws = raws + (fetch_units(base, rows, blocks, row, first, COUNT, TYPE, EVEN),)
+    return raws
+
+
+@triton.jit
 def row_tile(
-    base, row_scale, rows, blocks, tile, q, d, s, numbers, x_blocks, x_valid, token, tokens, out, out_stride,
-    inject, first, UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    base, row_scale, rows, blocks, tile, x, token, tokens, out, out_stride, inject, first,
+    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
     TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of one matrix times COLUMNS columns over UNITS units from `first` on; STEP of them are fetched ahead."""
-    number = tile * ROWS + tl.arange(0, ROWS)
-    row = tl.minimum(number, rows - 1)[None, :, None]
-    x = (q, d, s, numbers, x_blocks, x_valid)
-    sums = nothing(COLUMNS, ROWS, TYPE)
-    raws = fetch_units(base, rows, blocks, row, first, STEP, TYPE, EVEN)
+    """GROUPS·ROWS rows of one matrix times COLUMNS columns over UNITS units from `first` on, STEP of them at a time."""
+    number = tile * ROWS * GROUPS + tl.arange(0, ROWS)
+    sums = nothing(COLUMNS * GROUPS, ROWS, TYPE)
+    raws = fetch_groups(base, rows, blocks, number, first, STEP, ROWS, GROUPS, TYPE, EVEN)
     wait(OVERLAP)
-    sums = meet(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, TYPE, FINE, EVEN, FORM)
+    sums = meet_groups(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     for u in range(first + STEP, first + UNITS, STEP):
-        raws = fetch_units(base, rows, blocks, row, u, STEP, TYPE, EVEN)
-        sums = meet(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, TYPE, FINE, EVEN, FORM)
+        raws = fetch_groups(base, rows, blocks, number, u, STEP, ROWS, GROUPS, TYPE, EVEN)
+        sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     for c in tl.static_range(COLUMNS):
-        y = tree(sums[c], ROWS)
-        if SCALED:
-            y *= tl.load(row_scale + tl.minimum(number, rows - 1))
-        store_rows(y, number, rows, token + c, out, out_stride, inject, token + c < tokens, STREAMS, FORM)
+        for g in tl.static_range(GROUPS):
+            y = tree(sums[c * GROUPS + g], ROWS)
+            mine = number + g * ROWS
+            if SCALED:
+                y *= tl.load(row_scale + tl.minimum(mine, rows - 1))
+            store_rows(y, mine, rows, token + c, out, out_stride, inject, token + c < tokens, STREAMS, FORM)
 
 
 @triton.jit
 def linear_kernel(
-    first_base, first_scale, first_rows, second_base, second_scale, second_rows, first_tiles, blocks,
+    first_base, first_scale, first_rows, second_base, second_scale, second_rows, second_tiles, blocks,
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, inject,
-    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TYPE: tl.constexpr,
-    SECOND: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
+    TYPE: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (group of columns, tile of rows, split): tiles of the first matrix, then, if SECOND, of another type's.
+    """Program (group of columns, tile of rows, split): tiles of a second matrix of another type, if any, come first.
 
     Split i takes UNITS units and writes to out + i·split_stride.
     """
@@ -76,32 +87,33 @@ def linear_kernel(
     tile = tl.program_id(1)
     split = tl.program_id(2)
     out += split.to(tl.int64) * split_stride
+    x = (q, d, s, numbers, x_blocks, x_valid)
     if SECOND < 0:
         row_tile(
-            first_base, first_scale, first_rows, blocks, tile, q, d, s, numbers, x_blocks, x_valid, token, tokens, out,
-            out_stride, inject, split * UNITS, UNITS, STEP, ROWS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
-            OVERLAP,
+            first_base, first_scale, first_rows, blocks, tile, x, token, tokens, out, out_stride, inject,
+            split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
         )  # fmt: skip
-    elif tile < first_tiles:
+    elif tile >= second_tiles:
         row_tile(
-            first_base, first_scale, first_rows, blocks, tile, q, d, s, numbers, x_blocks, x_valid, token, tokens, out,
-            out_stride, inject, split * UNITS, UNITS, STEP, ROWS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
+            first_base, first_scale, first_rows, blocks, tile - second_tiles, x, token, tokens, out, out_stride,
+            inject, split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
             OVERLAP,
         )  # fmt: skip
     else:
         row_tile(
-            second_base, second_scale, second_rows, blocks, tile - first_tiles, q, d, s, numbers, x_blocks, x_valid, token,
-            tokens, out + first_rows, out_stride, inject, split * UNITS, UNITS, 1, ROWS, COLUMNS, SECOND, FINE, EVEN,
-            SCALED, STREAMS, FORM, OVERLAP,
+            second_base, second_scale, second_rows, blocks, tile, x, token, tokens, out + first_rows, out_stride,
+            inject, split * UNITS, UNITS, SECOND_STEP, ROWS, 1, COLUMNS, SECOND, FINE, EVEN, SCALED, STREAMS, FORM,
+            OVERLAP,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a product is cut: rows and warps of a program (four rows a warp), units fetched together."""
+    """How a product is cut: rows of a group (four a warp), units fetched together, groups of rows in a program."""
 
     rows: int
     step: int
+    groups: int = 1
 
     @property
     def warps(self) -> int:
@@ -114,11 +126,12 @@ def divisor(units: int, most: int) -> int:
 
 
 def shape_of(rows: int, units: int, columns: int) -> Shape:
-    """Small programs for few rows, so that all multiprocessors have some; the interpreter likes few large ones."""
+    """Many units under way for one column; for several, rows that share what is loaded of the columns."""
     if interpreted():
         return Shape(min(1024, triton.next_power_of_2(rows)), 1)
-    height = 4 if rows < 4096 else 8 if rows < 8192 else 16
-    return Shape(height, divisor(units, 6 if columns == 1 else 2))
+    if columns == 1:
+        return Shape(8, divisor(units, 12))
+    return Shape(8, 1, 4) if rows >= 8192 else Shape(4, divisor(units, 2), 2)
 
 
 def columns_of(tokens: int) -> int:
@@ -142,17 +155,18 @@ def launch(
     units = -(-first.blocks // 8) // splits
     columns = columns_of(x.tokens)
     shape = shape or shape_of(first.rows, units, columns)
-    tiles = -(-first.rows // shape.rows)
-    all_tiles = tiles + (-(-second.rows // shape.rows) if len(matrices) > 1 else 0)
+    second_tiles = -(-second.rows // shape.rows) if len(matrices) > 1 else 0
+    all_tiles = second_tiles - (-first.rows // (shape.rows * shape.groups))
     to = target(out.device)
     scaled = first.scale is not None or second.scale is not None
     linear_kernel[(-(-x.tokens // columns), all_tiles, splits)](
         first.data, scale_of(first) if scaled else first.data, first.rows,
-        second.data, scale_of(second) if scaled else first.data, second.rows, tiles, first.blocks,
+        second.data, scale_of(second) if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
         out if inject is None else inject,
-        UNITS=units, STEP=shape.step, ROWS=shape.rows, COLUMNS=columns, TYPE=first.type.id,
-        SECOND=second.type.id if len(matrices) > 1 else -1, FINE=x.fine, EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
+        UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups, COLUMNS=columns, TYPE=first.type.id,
+        SECOND=second.type.id if len(matrices) > 1 else -1,
+        SECOND_STEP=divisor(units, 2 if columns == 1 else 1), FINE=x.fine, EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
         SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
     )  # fmt: skip
 
@@ -188,14 +202,9 @@ def linear(weight: Matrix, x: torch.Tensor | Quantised) -> torch.Tensor:
 def linear_combine(weight: Matrix, x: torch.Tensor | Quantised, streams: torch.Tensor, inject: torch.Tensor) -> None:
     """Add x [T, K] times weight to streams [T, S, N], in place, weighted by inject [T, S]."""
     if long(x):
-        hyper_add(streams, inject, prompt.multiply(weight, plain_of(x)))
+        streams.addcmul_(inject[:, :, None], prompt.multiply(weight, plain_of(x))[:, None, :])
     else:
         launch((weight,), x if isinstance(x, Quantised) else quantize(x), streams, inject=inject)
-
-
-def hyper_add(streams: torch.Tensor, inject: torch.Tensor, out: torch.Tensor) -> None:
-    """streams [T, S, N] += inject [T, S] times out [T, N], in place, by torch."""
-    streams.addcmul_(inject[:, :, None], out[:, None, :])
 
 
 def long(x: torch.Tensor | Quantised) -> bool:

@@ -111,28 +111,43 @@ def meet(
     COUNT: tl.constexpr, COLUMNS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr,
     FORM: tl.constexpr,
 ):  # fmt: skip
-    """The partial sums (a tuple, one for each column) after COUNT units more.
+    """The partial sums (a tuple, one for each column) after COUNT units more: `meet_groups` of one group."""
+    return meet_groups(sums, (raws,), x, token, last_token, first, COUNT, COLUMNS, 1, TYPE, FINE, EVEN, FORM)
 
+
+@triton.jit
+def meet_groups(
+    sums, raws, x, token, last_token, first,
+    COUNT: tl.constexpr, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr,
+    EVEN: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """The partial sums of GROUPS groups of rows, whose units `raws` holds, after COUNT units more.
+
+    sums: a tuple, the groups' sums of the first column, then of the next. A unit of a column is loaded once for all groups.
     x: (q, d, s, numbers, blocks, valid) as in a `Quantised`; EVEN: weights and input are made of whole units.
     """
     for u in tl.static_range(COUNT):
-        if number_bytes(TYPE) > 0:
-            weights = plain(raws[u], TYPE)
-            after = ()
-            for c in tl.static_range(COLUMNS):
-                t = tl.minimum(token + c, last_token)
-                after = after + (number_step(sums[c], weights, x, t, first + u, FORM),)
-            sums = after
-        else:
-            w0, w1 = unpack(raws[u], TYPE, FORM)
-            scale = factors(raws[u], TYPE)
-            still = tl.zeros_like(raws[u][6])
-            after = ()
-            for c in tl.static_range(COLUMNS):
-                t = tl.minimum(token + c, last_token)
+        weights = ()
+        for g in tl.static_range(GROUPS):
+            if number_bytes(TYPE) > 0:
+                weights = weights + (plain(raws[g][u], TYPE),)
+            else:
+                weights = weights + ((unpack(raws[g][u], TYPE, FORM), factors(raws[g][u], TYPE)),)
+        after = ()
+        for c in tl.static_range(COLUMNS):
+            t = tl.minimum(token + c, last_token)
+            if number_bytes(TYPE) > 0:
+                unit = number_column(x, t, first + u, weights[0][0])
+                for g in tl.static_range(GROUPS):
+                    after = after + (number_step(sums[c * GROUPS + g], weights[g], unit, FORM),)
+            else:
+                still = tl.zeros_like(raws[0][u][6])
                 unit = column(x, t, first + u, still, FINE, wants_sums(TYPE), EVEN)
-                after = after + (step(sums[c], w0, w1, scale, unit, TYPE, FINE, FORM),)
-            sums = after
+                for g in tl.static_range(GROUPS):
+                    w = weights[g][0]
+                    p = step(sums[c * GROUPS + g], w[0], w[1], weights[g][1], unit, TYPE, FINE, FORM)
+                    after = after + (p,)
+        sums = after
     return sums
 
 
@@ -169,14 +184,23 @@ def plain(raw, TYPE: tl.constexpr):
 
 
 @triton.jit
-def number_step(p, weights, x, token, unit, FORM: tl.constexpr):
-    """The sums float32 [8, rows, 4] after 256 plain weights more: of 32 consecutive ones lane j takes 4j … 4j + 3."""
+def number_column(x, token, unit, like):
+    """256 numbers of a column: eight pieces of 32, of which lane j takes 4j … 4j + 3, float32 [8, rows, 4] each."""
     q, d, s, numbers, blocks, valid = x
-    lane = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, 4)[None, None, :] + tl.zeros_like(weights[0]).to(tl.int32)
+    lane = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, 4)[None, None, :] + tl.zeros_like(like).to(tl.int32)
+    pieces = ()
     for v in tl.static_range(8):
         there = (lane >= 0) & (unit * 8 + v < valid)
-        y = tl.load(numbers + (token * blocks + unit * 8 + v) * 32 + lane, mask=there, other=0.0)
-        p = fma(weights[v], y, p, FORM)
+        piece = tl.load(numbers + (token * blocks + unit * 8 + v) * 32 + lane, mask=there, other=0.0)
+        pieces = pieces + (piece,)
+    return pieces
+
+
+@triton.jit
+def number_step(p, weights, pieces, FORM: tl.constexpr):
+    """The sums float32 [8, rows, 4] after 256 plain weights more."""
+    for v in tl.static_range(8):
+        p = fma(weights[v], pieces[v], p, FORM)
     return p
 
 

@@ -7,10 +7,11 @@ import torch
 import triton
 import triton.language as tl
 
+from . import prompt
 from .activation import Quantised, quantize
 from .experts import Experts, Routed
 from .kinds import plain_type
-from .linear import divisor, launch
+from .linear import divisor, launch, long, plain_of
 from .mathfun import exp
 from .target import release, target, wait
 
@@ -45,13 +46,13 @@ def route_kernel(
         for part in tl.static_range(PARTS):
             logit += tl.load(logits + part * part_stride + token * stride + experts)
         tl.store(share + token, logit)
-    keys = (tl.where(e < experts, order_key(x), -2147483648).to(tl.int64) << 32) | (0x7FFFFFFF - e).to(tl.int64)
+    keys = tl.where(e < experts, order_key(x), -2147483648)
     place = tl.arange(0, PLACES)
     picked = tl.zeros([PLACES], tl.int32)
     for rank in tl.static_range(CHOSEN):
-        top = tl.max(keys, axis=0)
-        picked = tl.where(place == rank, 0x7FFFFFFF - (top & 0x7FFFFFFF).to(tl.int32), picked)
-        keys = tl.where(keys == top, -9223372036854775808, keys)
+        id = tl.min(tl.where(keys == tl.max(keys, axis=0), e, SIZE), axis=0)
+        picked = tl.where(place == rank, id, picked)
+        keys = tl.where(e == id, -2147483648, keys)
     there = place < CHOSEN
     value = tl.zeros([PLACES], tl.float32)
     for part in tl.static_range(PARTS):
@@ -88,6 +89,9 @@ def _route(parts: torch.Tensor, k: int, experts: int, shared: bool) -> Routed:
 
 def route_experts(layer: Experts, x: torch.Tensor | Quantised, k: int) -> Routed:
     """The experts of x [T, H] by the layer's router, whose rows are few and long: read in parts."""
+    if long(x):
+        rows = [prompt.multiply(matrix, plain_of(x)) for matrix in layer.router]
+        return _route(torch.cat(rows, 1)[None], k, layer.count, shared=True)
     needs_fine = not all(plain_type(m.type.id) for m in layer.router)
     if not isinstance(x, Quantised) or (needs_fine and not x.fine):
         x = quantize(x.plain() if isinstance(x, Quantised) else x)

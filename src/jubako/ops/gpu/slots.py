@@ -14,13 +14,13 @@ import torch
 
 from ...arch.tensor import Tensor
 from ...quant import BlockType
-from .matrix import Source, upload
+from .matrix import Matrix, Source, upload
 from .planar import LAYOUTS, repack
 
 
 @dataclass(frozen=True, slots=True)
 class SlotShape:
-    """What lies in a slot: types and sizes of the three matrices, [size, hidden], [size, hidden], [hidden, down_cols]."""
+    """What lies in a slot: types and sizes of gate and up [size, hidden] and down [hidden, down_cols]."""
 
     gate: BlockType
     up: BlockType
@@ -53,6 +53,19 @@ class Slots:
     data: torch.Tensor
     table: torch.Tensor
     scales: torch.Tensor | None = None
+
+    def matrices(self, slot: int) -> tuple[Matrix, Matrix, Matrix]:
+        """Gate, up and down of one slot."""
+        shape = self.shape
+        starts = (0, shape.up_at, shape.down_at, shape.bytes)
+        kinds = (shape.gate, shape.up, shape.down)
+        sizes = ((shape.size, shape.hidden), (shape.size, shape.hidden), (shape.hidden, shape.down_cols))
+        made = []
+        for i in range(3):
+            rows, cols = sizes[i]
+            scale = None if self.scales is None else self.scales[slot, i].expand(rows).contiguous()
+            made.append(Matrix(self.data[slot, starts[i] : starts[i + 1]], kinds[i], rows, cols, scale))
+        return made[0], made[1], made[2]
 
 
 def slot_shape(gate: Tensor, up: Tensor, down: Tensor) -> SlotShape:

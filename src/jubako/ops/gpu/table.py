@@ -78,7 +78,9 @@ def table_kernel(
                 bit = (tl.load(block + AT - 4 + w // 8).to(tl.int32) >> (w % 8)) & 1
                 code += bit * 16
             if has_table(TYPE):
-                found = table_byte(code, table_word(TYPE, 0), table_word(TYPE, 1), table_word(TYPE, 2), table_word(TYPE, 3))
+                found = table_byte(
+                    code, table_word(TYPE, 0), table_word(TYPE, 1), table_word(TYPE, 2), table_word(TYPE, 3)
+                )
                 code = (found << 24) >> 24
             if is_(TYPE, "Q4_0"):
                 code -= 8

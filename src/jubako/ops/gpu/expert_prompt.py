@@ -1,0 +1,198 @@
+"""The mixture of experts for a prompt: uses sorted by expert, tiles of them times weights decoded inside the kernel.
+
+Sums are float32, factors bfloat16 (float32 in the interpreter): no half can overflow. Nothing waits for the host: tiles
+are counted on the device, and the launch has room for the most there can be.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from . import prompt
+from .activation import Quantised
+from .blocks import factors, fetch, unpack
+from .embed import byte
+from .experts import Experts, Parts, Routed
+from .kinds import bias_of, minimum_of, number_bytes, scales_of
+from .products import fetch_numbers, plain
+from .slots import Slots
+from .target import interpreted, target
+
+TILE = 64  # uses of an expert that meet its weights together
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """uses int32 [T·k] sorted by expert; of each tile int32: its expert (-1: none), its first and last place there."""
+
+    uses: torch.Tensor
+    expert: torch.Tensor
+    first: torch.Tensor
+    last: torch.Tensor
+
+
+def tiles_of(ids: torch.Tensor, experts: int) -> Tiles:
+    """Tiles of uses of one expert each. ids int32 [T, k], all of them experts."""
+    flat = ids.reshape(-1).long()
+    uses = flat.argsort(stable=True).int()
+    counts = torch.zeros(experts, dtype=torch.int64, device=ids.device).scatter_add_(0, flat, torch.ones_like(flat))
+    ends, tile_ends = counts.cumsum(0), ((counts + TILE - 1) // TILE).cumsum(0)
+    number = torch.arange(len(flat) // TILE + experts, device=ids.device)
+    expert = torch.searchsorted(tile_ends, number, right=True)
+    there = expert < experts
+    held = expert.clamp_max(experts - 1)
+    before = torch.where(held > 0, tile_ends[held - 1], 0)
+    start = torch.where(held > 0, ends[held - 1], 0)
+    first = start + (number - before) * TILE
+    last = torch.minimum(ends[held], first + TILE)
+    return Tiles(uses, torch.where(there, expert, -1).int(), first.int(), last.int())
+
+
+@triton.jit
+def half_unit(w, scale, half: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr, KIND: tl.constexpr):
+    """Half of each block of a unit as numbers: [rows, 128], number 16j + i of block j."""
+    factor, s0, s1, offset, m0, m1 = scale
+    f = factor
+    if scales_of(TYPE) == 1:
+        f = factor * (s1 if half else s0)
+    elif scales_of(TYPE) == 2:
+        f = s1 if half else s0
+    low = offset
+    if minimum_of(TYPE) == 2:
+        low = offset * (m1 if half else m0)
+    values = ()
+    for b in tl.static_range(4):
+        value = f * byte(w, b, bias_of(TYPE), bias_of(TYPE) == 0)
+        if minimum_of(TYPE) > 0:
+            value += low
+        values = values + (value.to(KIND),)
+    every = tl.join(tl.join(values[0], values[2]), tl.join(values[1], values[3]))
+    return tl.reshape(tl.permute(every, (1, 0, 2, 3, 4)), [ROWS, 128])
+
+
+@triton.jit
+def times_unit(
+    sums, base, rows, blocks, row, unit, x, live, width,
+    ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """sums [uses, rows] and a unit's products more. x: pointers to the uses' rows [uses, 1]."""
+    KIND: tl.constexpr = x.dtype.element_ty
+    if number_bytes(TYPE) > 0:
+        pieces = plain(fetch_numbers(base, blocks, row, unit, TYPE), TYPE)
+        for v in tl.static_range(8):
+            w = tl.reshape(tl.permute(pieces[v].to(KIND), (1, 0, 2)), [ROWS, 32])
+            k = unit * 256 + v * 32 + tl.arange(0, 32)[None, :]
+            y = tl.load(x + k, mask=live & (k < width), other=0.0)
+            sums = tl.dot(y, tl.trans(w), acc=sums, input_precision="ieee")
+    else:
+        raw = fetch(base, rows, blocks, row, unit, TYPE, EVEN)
+        w = unpack(raw, TYPE, FORM)
+        scale = factors(raw, TYPE)
+        i = tl.arange(0, 128)[None, :]
+        for half in tl.static_range(2):
+            k = (unit * 8 + i // 16) * 32 + half * 16 + i % 16
+            y = tl.load(x + k, mask=live & (k < width), other=0.0)
+            sums = tl.dot(
+                y, tl.trans(half_unit(w[half], scale, half, ROWS, TYPE, KIND)), acc=sums, input_precision="ieee"
+            )
+    return sums
+
+
+@triton.jit
+def gate_up_prompt_kernel(
+    pool, pool_scales, slot_bytes, up_at, table, rows, blocks, width, uses, expert, first, last, chosen, x, x_stride,
+    hidden, hidden_stride,
+    UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """Program (rows, tile): silu(gate)·up of ROWS rows for the tile's uses, into hidden [use]."""
+    tile = tl.program_id(1)
+    id = tl.load(expert + tile)
+    if id >= 0:
+        place = tl.load(first + tile) + tl.arange(0, TILE)
+        there = place < tl.load(last + tile)
+        use = tl.load(uses + place, mask=there, other=0)
+        number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        row = tl.minimum(number, rows - 1)[None, :, None]
+        slot = tl.load(table + id)
+        base = pool + slot.to(tl.int64) * slot_bytes
+        of_x = x + (use // chosen).to(tl.int64)[:, None] * x_stride
+        g = tl.zeros([TILE, ROWS], tl.float32)
+        u = tl.zeros([TILE, ROWS], tl.float32)
+        for unit in range(0, UNITS):
+            g = times_unit(g, base, rows, blocks, row, unit, of_x, there[:, None], width, ROWS, GATE, EVEN, FORM)
+            u = times_unit(u, base + up_at, rows, blocks, row, unit, of_x, there[:, None], width, ROWS, UP, EVEN, FORM)
+        if SCALED:
+            g *= tl.load(pool_scales + slot * 3)
+            u *= tl.load(pool_scales + slot * 3 + 1)
+        h = g * tl.sigmoid(g) * u
+        to = hidden + use.to(tl.int64)[:, None] * hidden_stride + number[None, :]
+        tl.store(to, h.to(hidden.dtype.element_ty), mask=there[:, None] & (number < rows)[None, :])
+
+
+@triton.jit
+def down_prompt_kernel(
+    pool, pool_scales, slot_bytes, down_at, table, rows, blocks, width, uses, expert, first, last, hidden,
+    hidden_stride, parts,
+    UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, DOWN: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """Program (rows, tile): ROWS rows of the outputs of the tile's uses, into parts [use]."""
+    tile = tl.program_id(1)
+    id = tl.load(expert + tile)
+    if id >= 0:
+        place = tl.load(first + tile) + tl.arange(0, TILE)
+        there = place < tl.load(last + tile)
+        use = tl.load(uses + place, mask=there, other=0)
+        number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        row = tl.minimum(number, rows - 1)[None, :, None]
+        slot = tl.load(table + id)
+        base = pool + slot.to(tl.int64) * slot_bytes + down_at
+        of_x = hidden + use.to(tl.int64)[:, None] * hidden_stride
+        y = tl.zeros([TILE, ROWS], tl.float32)
+        for unit in range(0, UNITS):
+            y = times_unit(y, base, rows, blocks, row, unit, of_x, there[:, None], width, ROWS, DOWN, EVEN, FORM)
+        if SCALED:
+            y *= tl.load(pool_scales + slot * 3 + 2)
+        to = parts + use.to(tl.int64)[:, None] * rows + number[None, :]
+        tl.store(to, y, mask=there[:, None] & (number < rows)[None, :])
+
+
+def parts_of_prompt(layer: Experts, x: torch.Tensor | Quantised, routed: Routed) -> Parts:
+    """Outputs [T·k + T, H] of all uses, as `experts.parts_of` gives them."""
+    numbers = x.plain() if isinstance(x, Quantised) else x
+    shape, mine, to = layer.routed.shape, layer.routed, target(numbers.device)
+    tokens, chosen = routed.ids.shape
+    kind = torch.float32 if interpreted() else torch.bfloat16
+    narrow = numbers.to(kind)
+    tiles = tiles_of(routed.ids, layer.count)
+    count, scales = len(tiles.expert), mine.scales if mine.scales is not None else mine.table
+    hidden = torch.empty(tokens * chosen, shape.size, dtype=kind, device=numbers.device)
+    parts = torch.empty(tokens * chosen + tokens, shape.hidden, device=numbers.device)
+    blocks, down_blocks = -(-shape.hidden // 32), -(-shape.down_cols // 32)
+    gate_up_prompt_kernel[(-(-shape.size // 64), count)](
+        mine.data, scales, shape.bytes, shape.up_at, mine.table, shape.size, blocks, shape.hidden, tiles.uses,
+        tiles.expert, tiles.first, tiles.last, chosen, narrow, narrow.stride(0), hidden, hidden.stride(0),
+        UNITS=-(-blocks // 8), TILE=TILE, ROWS=64, GATE=shape.gate.id, UP=shape.up.id, EVEN=blocks % 8 == 0,
+        SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
+    )  # fmt: skip
+    down_prompt_kernel[(-(-shape.hidden // 128), count)](
+        mine.data, scales, shape.bytes, shape.down_at, mine.table, shape.hidden, down_blocks, shape.size, tiles.uses,
+        tiles.expert, tiles.first, tiles.last, hidden, hidden.stride(0), parts,
+        UNITS=-(-down_blocks // 8), TILE=TILE, ROWS=128, DOWN=shape.down.id, EVEN=down_blocks % 8 == 0,
+        SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
+    )  # fmt: skip
+    shared_expert(layer.shared, numbers, parts[tokens * chosen :])
+    return Parts(parts, routed)
+
+
+def shared_expert(slots: Slots, x: torch.Tensor, out: torch.Tensor) -> None:
+    """The expert in the only slot, for all tokens of x [T, H]: out [T, H]."""
+    gate, up, low = slots.matrices(0)
+    hidden = torch.nn.functional.silu(prompt.multiply(gate, x)) * prompt.multiply(up, x)
+    prompt.multiply(low, hidden, out)
