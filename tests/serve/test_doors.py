@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,16 +103,21 @@ def test_names_that_others_may_own_are_not_answered(server: Server) -> None:
         assert answer.status_code == 421 and "--allow-host rebound.example" in answer.text
 
 
-def entries(server: Server) -> list[dict[str, object]]:
-    lines = server.log.read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
+def entries(server: Server, id: str, count: int) -> list[dict[str, object]]:
+    """The entries of a request; the last is written once the answer is out."""
+    found: list[dict[str, object]] = []
+    end = time.monotonic() + 5
+    while len(found) < count and time.monotonic() < end:
+        lines = [line for line in server.log.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        found = [entry for line in lines if (entry := json.loads(line)).get("id") == id]
+    return found
 
 
 def test_the_log_has_an_entry_for_each_request_and_prompts_only_when_asked(server: Server, locked: Server) -> None:
     for running, shown in ((server, False), (locked, True)):
         id = running.post("/v1/completions", ASK, **{"x-request-id": "my-request.1"}).headers["x-request-id"]
         assert id == "my-request.1"
-        mine = [entry for entry in entries(running) if entry.get("id") == id]
+        mine = entries(running, id, 2)
         assert [entry["event"] for entry in mine] == ["answer", "request"]
         assert mine[1]["status"] == 200 and mine[1]["path"] == "/v1/completions"
         assert mine[0]["completion_tokens"] == 1

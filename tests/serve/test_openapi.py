@@ -52,7 +52,7 @@ def test_the_page_tells_the_truth(described: Any, method: str, path: str, mode: 
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=15 if method == "POST" and path not in _COSTLY else 5,
+        max_examples=8 if method == "POST" and path not in _COSTLY else 5,
         deadline=None,
         derandomize=True,
         database=None,
@@ -60,7 +60,7 @@ def test_the_page_tells_the_truth(described: Any, method: str, path: str, mode: 
     )
     def check(case: Any) -> None:
         case.body = shortened(case.body)
-        unsure = [positive_data_acceptance] if path.startswith("/v1/") and method == "POST" else []
+        unsure = [positive_data_acceptance] if method == "POST" and path != "/detokenize" else []
         case.call_and_validate(timeout=60, excluded_checks=unsure)  # a schema can't say that a tool must exist
 
     check()

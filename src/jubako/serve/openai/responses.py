@@ -170,11 +170,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def streamed(chunk: str) -> dict[int | str, dict[str, Any]]:
-    """The documentation of an answer that is streamed on request."""
-    text = f"With stream: data lines, each the JSON of a {chunk}, then [DONE]."
-    return {
-        200: {
-            "description": "The answer",
-            "content": {"text/event-stream": {"schema": {"type": "string"}, "description": text}},
-        }
-    }
+    """The documentation of an answer that is streamed on request: an event for each chunk."""
+    text = f"With stream: the JSON of a {chunk}; in the last event [DONE]."
+    event = {"type": "object", "properties": {"data": {"type": "string", "description": text}}}
+    return {200: {"description": "The answer", "content": {"text/event-stream": {"schema": event}}}}
