@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,12 +21,13 @@ from .grammar_source import grammar_source
 from .worker import WorkerProcess
 
 _WORKER = Path(__file__).with_name("grammar_worker.py")
-_SECONDS = 2.0  # a grammar may take to compile
+_SECONDS = 2  # of computing that a grammar may take to compile
+_PATIENCE = 10.0  # seconds to wait for that on a busy machine
 _MEMORY = 2 << 30  # bytes of address space the process may hold
-_KEPT = 256  # grammars known to be good
+_KEPT = 256  # grammars of which it is known
+_SEARCH = 2.0  # seconds spent on finding the part of a schema that is at fault
 _LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])*/')  # strings and expressions in a grammar
 _TOKEN = re.compile(r"<\[")
-_TRIALS = 300  # parts of one schema that are tried to find the fault
 
 
 class GrammarChecker:
@@ -34,7 +36,7 @@ class GrammarChecker:
     def __init__(self) -> None:
         self._lock = Lock()
         self._worker: WorkerProcess | None = None
-        self._good: OrderedDict[bytes, None] = OrderedDict()  # digests
+        self._known: OrderedDict[bytes, str] = OrderedDict()  # by digest, what is wrong
 
     def check(self, constraint: Constraint) -> None:
         """Raises RequestError that names the fault: a keyword and its path, a beginning that does not fit."""
@@ -42,34 +44,37 @@ class GrammarChecker:
             raise RequestError("the grammar names tokens by id; it may describe text only")
         grammar = grammar_source(constraint)
         key = hashlib.sha256(grammar.encode(errors="replace") + b"\0" + constraint.prefix).digest()
-        if key in self._good:
-            return
+        fault = self._known.get(key)
+        if fault is None:
+            fault = self._fault(constraint, grammar)
+            with self._lock:
+                self._known[key] = fault
+                if len(self._known) > _KEPT:
+                    self._known.popitem(last=False)
+        if fault:
+            raise RequestError(fault)
+
+    def _fault(self, constraint: Constraint, grammar: str) -> str:
+        """What is wrong, "" if nothing is."""
         error, read = self.trial(grammar, constraint.prefix)
         if error:
             where = self._located(constraint, error) if constraint.kind == "json_schema" else f"the {constraint.kind}"
-            raise RequestError(f"{where} can't be honoured: {_short(error)}")
+            return f"{where} can't be honoured: {_short(error)}"
         if read < len(constraint.prefix):
             given = constraint.prefix[:read].decode("utf-8", "replace")[-40:]
-            raise RequestError(
-                f"the beginning of the answer does not fit the {constraint.kind}: it goes wrong after {given!r}"
-            )
-        with self._lock:
-            self._good[key] = None
-            if len(self._good) > _KEPT:
-                self._good.popitem(last=False)
+            return f"the beginning of the answer does not fit the {constraint.kind}: it goes wrong after {given!r}"
+        return ""
 
     def trial(self, grammar: str, prefix: bytes = b"") -> tuple[str, int]:
         """(why it can't be compiled, or "", and how many bytes of the prefix fit)."""
         request = json.dumps({"grammar": grammar, "prefix": prefix.hex()}).encode()
         with self._lock:
             if not (self._worker and self._worker.alive()):
-                self._worker = WorkerProcess(_WORKER, json.dumps({"memory": _MEMORY}).encode())
+                self._worker = WorkerProcess(_WORKER, json.dumps({"memory": _MEMORY, "seconds": _SECONDS}).encode())
             try:
-                answer = self._worker.ask(request, _SECONDS)
-            except TimeoutError:
-                return f"it is too complex, compiling takes more than {_SECONDS:g} s", 0
+                answer = self._worker.ask(request, _PATIENCE)
             except (OSError, ValueError):
-                return "it is too complex, compiling takes too much memory", 0
+                return f"it is too complex, compiling takes more than {_SECONDS} s or {_MEMORY >> 30} GiB", 0
         return answer["error"], answer["read"]
 
     def close(self) -> None:
@@ -84,10 +89,10 @@ class GrammarChecker:
         if not isinstance(root, dict) or "too complex" in error:
             return "the schema"
         shared = {key: root[key] for key in ("$defs", "definitions", "$schema") if key in root}
-        trials = iter(range(_TRIALS))
+        deadline = time.monotonic() + _SEARCH
 
         def fails(schema: Mapping[str, Any]) -> str:
-            if next(trials, None) is None:
+            if time.monotonic() > deadline:
                 return ""
             source = json.dumps({**shared, **schema})
             return self.trial(grammar_source(Constraint("json_schema", source)))[0]

@@ -3,8 +3,9 @@
 A schema comes from a client. Some hostile ones keep a compiler busy for hours, so each is compiled here first, over an
 alphabet of bytes, and the process is killed when it takes too long. It imports nothing of Jubako.
 
-Protocol of `worker.py`. The setup is {memory in bytes}, answered by {}; then {grammar, prefix in hexadecimal}, answered
-by {error, read}: why the grammar can't be compiled or begun ("" when it can), and how many bytes of the prefix fit.
+Protocol of `worker.py`. The setup is {memory in bytes, seconds of computing}, answered by {}; then {grammar, prefix in
+hexadecimal}, answered by {error, read}: why the grammar can't be compiled or begun ("" when it can), and how many bytes
+of the prefix fit.
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ def trial(tokens: llguidance.LLTokenizer, grammar: str, prefix: bytes) -> dict[s
     return {"error": matcher.get_error() if matcher.is_error() and read == len(prefix) else "", "read": read}
 
 
+def limit_cpu(seconds: int) -> None:
+    """Ends this process after so much computing from now on."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(used.ru_utime + used.ru_stime) + seconds + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
+
+
 def receive(stream: BinaryIO) -> Iterator[Any]:
     while len(head := stream.read(4)) == 4:
         yield json.loads(stream.read(int.from_bytes(head, "big")))
@@ -74,6 +82,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (setup["memory"], setup["memory"]))
     send(sys.stdout.buffer, {})
     for request in requests:
+        limit_cpu(setup["seconds"])
         try:
             answer = trial(tokens, request["grammar"], bytes.fromhex(request["prefix"]))
         except Exception as error:
