@@ -13,10 +13,10 @@ from ..arch.network import Network
 from ..errors import MachineError
 from ..ops.gpu.carry import CARRY, keep_streams
 from ..ops.gpu.columns import Columns, Part, step_table
+from ..ops.gpu.matrix import Source
 from ..ops.gpu.ops import GpuOps
 from ..ops.gpu.saved import resume, save, settle_state
 from ..ops.gpu.state import GpuState
-from ..ops.gpu.weights import Source
 from ..ops.pages import Saved
 from .executor import STEP_COLUMNS, DraftWish
 from .gpu_draft import Drafts
@@ -42,6 +42,7 @@ class GpuExecutor:
         tokens: int | None = None,
         sequences: int = 2,
         source: Source | None = None,
+        host_table: bool = False,
     ) -> None:
         """context: of one sequence, at most (the network's by default); tokens: cached by all together (`context` by
         default); sequences: at once, one of them a spare for a session that starts anew.
@@ -54,7 +55,7 @@ class GpuExecutor:
         try:
             self.ops = GpuOps(
                 network, device, slots=sequences, tokens=tokens or context, context=context, kv_bits=kv_bits,
-                source=source,
+                source=source, host_table=host_table,
             )  # fmt: skip
         except torch.cuda.OutOfMemoryError as error:
             gc.collect()

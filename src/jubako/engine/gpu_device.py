@@ -80,7 +80,16 @@ def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences:
         if context is not None:
             raise MachineError(f"{name} has room for {room} tokens beside the weights; {context} were asked for")
         log.warning("%s has room for %d of the model's %d tokens of context", name, room, wanted)
-    return GpuExecutor(network, device, kv_bits=kv_bits, context=min(wanted, room), sequences=sequences)
+    wanted = min(wanted, room)
+    return GpuExecutor(
+        network,
+        device,
+        kv_bits=kv_bits,
+        context=wanted,
+        tokens=min(room, sequences * wanted),
+        sequences=sequences,
+        host_table=True,
+    )
 
 
 def tokens_that_fit(network: Network, kv_bits: int, sequences: int, room: int) -> int:

@@ -117,11 +117,13 @@ class Drafts:
         """From the trunk's streams and the tokens after them to the layer's own streams."""
         ops = self.ops
         joined = ops.join(columns, streams)
+        assert ops.weights.draft is not None
         run_layer(ops, ops.weights.draft.layer, joined, ops.pool.layers[-1], columns)
         return joined
 
     def _guess(self, streams: torch.Tensor, parts: int) -> Guess:
         draft = self.ops.weights.draft
+        assert draft is not None
         logits = self.ops.head(draft.head_mix, draft.output, streams)
         follow(self.table.table, self.ops.argmax(logits), self.drafts, self.turn)
         self.streams[:parts] = streams

@@ -1,4 +1,7 @@
-"""The network as a page of calls to the GPU's instruction set; `engine.forward` is the same page for other devices."""
+"""The network as a page of calls to the GPU's instruction set; `engine.forward` is the same page for other devices.
+
+A block's last product is not added to the streams by itself: the mix before the next block does that on its way.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,55 @@ from ..ops.gpu.columns import Columns
 from ..ops.gpu.ops import GpuOps
 from ..ops.gpu.state import AttentionMemory, GdnMemory
 
+Mixed = tuple[Any, torch.Tensor | None]  # what a block reads, and how strongly each stream takes what it gives
+
 
 def residual(ops: GpuOps, columns: Columns) -> torch.Tensor:
     """Read the tokens of `columns`: the streams [T, S, H] after the last layer, before the head's mixer."""
+    return _read(ops, columns, None)[0]
+
+
+def logits(ops: GpuOps, columns: Columns) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read the tokens: streams [T, S, H] after the last layer, and logits [T, vocabulary]."""
+    streams, mixed = _read(ops, columns, ops.weights.head_mix)
+    assert mixed is not None
+    return streams, ops.linear(ops.weights.output, mixed[0])
+
+
+def _read(ops: GpuOps, columns: Columns, head_mix: Any | None) -> tuple[torch.Tensor, Mixed | None]:
+    """Streams after the last layer, and what `head_mix` makes of them."""
+    layers = ops.weights.layers
     streams = ops.spread(ops.embed(ops.weights.embed, columns))
-    for layer, memory in zip(ops.weights.layers, ops.pool.layers, strict=False):  # the draft layer's comes after
+    mixed: Mixed | None = None
+    for index, layer in enumerate(layers):
         if layer.ngram is not None:
             ops.ngram_inject(layer.ngram, streams, columns)
-        run_layer(ops, layer, streams, memory, columns)
-    return streams
+        follower = layers[index + 1] if index + 1 < len(layers) else None
+        mix = head_mix if follower is None else None if follower.ngram is not None else follower.hc_attn
+        mixed = run_layer(ops, layer, streams, ops.pool.layers[index], columns, mixed, mix)
+    return streams, mixed
 
 
 def run_layer(
-    ops: GpuOps, layer: Any, streams: torch.Tensor, memory: GdnMemory | AttentionMemory, columns: Columns
-) -> None:
-    """One layer on streams [T, S, H], in place."""
-    mixed, inject = ops.hyper_mix(streams, layer.hc_attn)
+    ops: GpuOps,
+    layer: Any,
+    streams: torch.Tensor,
+    memory: GdnMemory | AttentionMemory,
+    columns: Columns,
+    mixed: Mixed | None = None,
+    mix: Any | None = None,
+) -> Mixed | None:
+    """One layer on streams [T, S, H], in place.
+
+    mixed: what the layer reads, if the one before gave it; mix: of the one after, for which it is given then.
+    """
+    x, inject = mixed if mixed is not None else ops.hyper_mix(streams, layer.hc_attn)
     if isinstance(memory, GdnMemory):
-        ops.linear_combine(layer.mixer.out, ops.gdn(layer.mixer, mixed, memory, columns), streams, inject)
+        y, weight = ops.gdn(layer.mixer, x, memory, columns), layer.mixer.out
     else:
-        ops.linear_combine(layer.mixer.output, ops.attention(layer.mixer, mixed, memory, columns), streams, inject)
-    mixed, inject = ops.hyper_mix(streams, layer.hc_ffn, fine=False)
-    ops.experts_combine(layer.experts, mixed, streams, inject)
+        y, weight = ops.attention(layer.mixer, x, memory, columns), layer.mixer.output
+    x, inject = ops.linear_mix(weight, y, streams, inject, layer.hc_ffn)
+    if mix is None:
+        ops.experts_combine(layer.experts, x, streams, inject)
+        return None
+    return ops.experts_mix(layer.experts, x, streams, inject, mix)

@@ -11,6 +11,7 @@ import torch
 from ..ops.gpu.columns import ROWS, SLOT
 from ..ops.gpu.launch import COLUMNS
 from ..ops.gpu.ops import GpuOps
+from .gpu_compile import compiling
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
@@ -48,12 +49,14 @@ class Graphs(Generic[Key, Result]):
         return result
 
     def _capture(self, work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-        """Compile on a table of no sequence, then capture. The table stays as it was."""
+        """Compile, run once on a table of no sequence, then capture. The table stays as it was."""
         device = self.ops.device
         kept = self.table.clone()
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
+            with compiling():
+                work()
             self.table.zero_()
             self.table[SLOT].fill_(self.ops.pool.idle_slot)
             work()

@@ -9,6 +9,7 @@ is the likeliest. A host that decides otherwise overwrites it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,8 @@ from ..ops.gpu.carry import keep_streams
 from ..ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
 from ..ops.gpu.launch import COLUMNS
 from ..ops.gpu.ops import GpuOps
-from .gpu_forward import residual
+from .gpu_compile import compiling
+from .gpu_forward import logits
 from .gpu_graph import Graphs, StepTable
 
 
@@ -59,6 +61,13 @@ class Steps:
         self.table = StepTable(ops.device)
         self._graphs: Graphs[int, Outputs] = Graphs(ops, self.table)
 
+    def compile(self, widths: Sequence[int]) -> None:
+        """Compile what steps of these widths take."""
+        if self.ops.device.type == "cuda":
+            with compiling():
+                for width in widths:
+                    self._pass(width)
+
     def run(self, width: int) -> Outputs:
         """One step of the table's first `width` columns. Nothing is waited for."""
         return self._graphs.run(width, lambda: self._pass(width))
@@ -66,13 +75,12 @@ class Steps:
     def _pass(self, width: int) -> Outputs:
         ops, table = self.ops, self.table.table
         columns = Columns.of_step(table, width)
-        streams = residual(ops, columns)
+        streams, rows = logits(ops, columns)
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
-        logits = ops.head(ops.weights.head_mix, ops.weights.output, streams)
-        ids = ops.argmax(logits)
+        ids = ops.argmax(rows)
         _advance[(1,)](
             table, ids, width, COLUMNS=COLUMNS, IDS=IDS, POSITION=POSITION, COUNT=COUNT, BASE=BASE,
             PENDING=PENDING, PARITY=PARITY, SLOT=SLOT, PART_SLOT=PART_SLOT, num_warps=1,
         )  # fmt: skip
-        return Outputs(logits, ids)
+        return Outputs(rows, ids)

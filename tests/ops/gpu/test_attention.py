@@ -136,7 +136,7 @@ def case(rng: np.random.Generator, device: torch.device, tokens: int, bits: int 
 
 
 def near(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    """Whether rows are alike, but for a few of a long prompt that chose another of two blocks with nearly equal scores."""
+    """Whether rows are alike, but for a few of a long prompt where block scores nearly tie."""
     error = (actual - expected).abs().max(dim=1).values / expected.abs().max()
     return bool((error <= tolerance).float().mean() >= (0.98 if len(error) > 100 else 1.0))
 

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .columns import BASE, COUNT, FIRST, PARITY, PART_SLOT, PENDING, Columns
-from .launch import COLUMNS, overlapped
+from .launch import COLUMNS, without_overlap
 from .state import GdnMemory
 from .target import release, target, wait
 
@@ -57,7 +57,7 @@ def _keep_column(qkv, stride, conv, slot, base, first, column, channel, CHANNELS
 
 @triton.jit
 def _entered(state, k, u, decay):
-    """S ← decay S + k uᵀ, with the same roundings wherever it is done."""
+    """S ← decay S + k uᵀ, with the same roundings wherever it is done: the compiler may fuse nothing more."""
     zero = tl.zeros_like(state)
     return tl.fma(k[:, None] + zero, u[None, :] + zero, state * decay)
 
@@ -187,7 +187,7 @@ def gdn_columns(
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=qkv.shape[1],
         KERNEL=memory.conv.shape[1] - COLUMNS + 1, RING=memory.conv.shape[1], COLUMNS=COLUMNS,
         FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY,
-        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=4, **overlapped(qkv.device),
+        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=4, **to.options,
     )  # fmt: skip
     return out
 
@@ -200,4 +200,5 @@ def settle(memory: GdnMemory, slot: int, pending: int, parity: int) -> None:
     _settle[(dim // values, heads)](
         memory.memory, memory.k, memory.u, memory.decay, slot, pending, parity,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, COLUMNS=COLUMNS, num_warps=4,
+        **without_overlap(memory.memory.device),
     )  # fmt: skip

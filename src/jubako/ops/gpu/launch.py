@@ -17,9 +17,9 @@ COLUMNS = 16
 
 
 def _mend_interpreter() -> None:
-    """Two mends. Kernels may loop to a bound that is a number in memory: recent numpy turns no array of one into an int.
-    And a helper's call does not patch the language again, which took most of the time; its kernel has done so, and
-    `core`, which only Triton's own helpers see, stays patched once it is."""
+    """Two mends. Kernels may loop to a bound that lies in memory: recent numpy turns no array of one into an int. And
+    a helper's call does not patch the language again, which took most of the time; its kernel has done so, and `core`,
+    which only Triton's own helpers see, stays patched once it is."""
     patch = interpreter._patch_lang
     patch_tensor = interpreter._patch_lang_tensor
     core = triton.language.core
@@ -64,6 +64,11 @@ def fast(device: torch.device) -> str:
 def overlapped(device: torch.device) -> dict[str, Any]:
     """Compiler options of a kernel that may start while the one before drains; it must call `wait` in every program."""
     return {"launch_pdl": True} if target(device).overlap else {}
+
+
+def without_overlap(device: torch.device) -> dict[str, Any]:
+    """Compiler options of a kernel that rounds products and sums one by one, and waits for the one before."""
+    return {name: value for name, value in target(device).options.items() if name != "launch_pdl"}
 
 
 def power_of_two(n: int) -> int:

@@ -15,8 +15,11 @@ from . import attention, carry, embed, experts, gdn, gdn_chunk, head, hyper, lin
 from .activation import Quantised
 from .columns import Columns
 from .launch import COLUMNS
+from .matrix import Source
 from .select import Selector
 from .state import AttentionMemory, GdnMemory, StatePool
+
+Mixed = tuple[Any, torch.Tensor | None]
 
 
 def index_ratios(network: arch.Network) -> list[int | None]:
@@ -37,15 +40,17 @@ class GpuOps:
         tokens: int,
         context: int,
         kv_bits: int = 8,
-        source: weights.Source | None = None,
+        source: Source | None = None,
+        host_table: bool = False,
     ) -> None:
         """slots: sequences at once; tokens: cached by all of them together; context: of one, at most.
 
-        source: gives the raw blocks of a tensor on the device; None uploads those of the file.
+        source: gives the raw blocks of a tensor on the device; None uploads those of the file. host_table: leave the
+        n-gram table in main memory.
         """
         config = network.config
         self.config, self.device = config, device
-        self.weights = weights.prepare(network, device, source)
+        self.weights = weights.prepare(network, device, source, host_table)
         ratios = index_ratios(network)
         self.pool = StatePool(config, ratios, slots, tokens, context, kv_bits, device)
         self.rope = prepare.Rope(config.rope_frequencies().to(device), config.rope_magnitude)
@@ -72,11 +77,9 @@ class GpuOps:
         key, value = linear.linear_many(layer.projections, rows.view(columns.tokens, -1))
         ngram.ngram_inject(layer, streams, key, value, self.pool.ngram, columns, self.hash.config.size, self.config.eps)
 
-    def hyper_mix(self, streams: torch.Tensor, mix: Any, fine: bool = True) -> tuple[Any, torch.Tensor]:
-        """What a block reads of streams [T, S, H]: mixed [T, H], quantised (fine: in 16 bits), and inject [T, S]."""
-        mixed, inject = hyper.hyper_mix(streams, mix, fine)
-        assert inject is not None
-        return mixed, inject
+    def hyper_mix(self, streams: torch.Tensor, mix: Any) -> Mixed:
+        """What a block reads of streams [T, S, H]: mixed [T, H], quantised, and inject [T, S], None for the head."""
+        return hyper.hyper_mix(streams, mix)
 
     def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor | Quantised:
         """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
@@ -97,14 +100,26 @@ class GpuOps:
             blocks, chosen = self._selectors[memory.ratio](ready.index, memory, columns)
         return attention.sparse_attention(ready.queries, ready.gate, memory, columns, blocks, chosen)
 
-    def linear_combine(self, weight: Any, x: Any, streams: torch.Tensor, inject: torch.Tensor) -> None:
-        """Add the product of x, weighted by inject [T, S], to streams [T, S, H], in place."""
-        linear.linear_combine(weight, x, streams, inject)
+    def linear(self, weight: Any, x: Any) -> torch.Tensor:
+        """x [T, K] times weight [N, K] transposed: [T, N]."""
+        return linear.linear(weight, x)
 
-    def experts_combine(self, layer: Any, mixed: Any, streams: torch.Tensor, inject: torch.Tensor) -> None:
+    def linear_mix(self, weight: Any, y: Any, streams: torch.Tensor, inject: torch.Tensor | None, mix: Any) -> Mixed:
+        """Add y times weight, weighted by inject [T, S], to streams in place; what the experts read of them."""
+        assert inject is not None
+        return hyper.linear_mix(weight, y, streams, inject, mix, fine=False)
+
+    def experts_mix(self, layer: Any, x: Any, streams: torch.Tensor, inject: torch.Tensor | None, mix: Any) -> Mixed:
+        """Route the tokens, add the experts' weighted sum to streams in place; what the next block reads of them."""
+        assert inject is not None
+        routed = route.route_experts(layer, x, self.config.experts_used)
+        return hyper.experts_mix(layer, x, routed, streams, inject, mix)
+
+    def experts_combine(self, layer: Any, x: Any, streams: torch.Tensor, inject: torch.Tensor | None) -> None:
         """Route the tokens; add the chosen and the shared experts' weighted sum to streams, in place."""
-        routed = route.route_experts(layer, mixed, self.config.experts_used)
-        experts.experts_combine(layer, mixed, routed, streams, inject)
+        assert inject is not None
+        routed = route.route_experts(layer, x, self.config.experts_used)
+        experts.experts_combine(layer, x, routed, streams, inject)
 
     def head(self, mix: Any, output: Any, streams: torch.Tensor) -> torch.Tensor:
         """Logits [T, vocabulary] of streams [T, S, H]."""
@@ -113,6 +128,7 @@ class GpuOps:
     def join(self, columns: Columns, streams: torch.Tensor) -> torch.Tensor:
         """What the draft layer starts from: streams [T, S, H] and the tokens after them, normed, projected, added."""
         draft, eps = self.weights.draft, self.config.eps
+        assert draft is not None
         tokens, count, hidden = streams.shape
         token = carry.rms_norm(self.embed(draft.embed, columns), draft.norm_embedding, eps)
         wide = carry.rms_norm(streams.reshape(tokens, count * hidden), draft.norm_hidden, eps)
