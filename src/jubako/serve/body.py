@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .problems import Refused
+from .problems import QueueFull, Refused
 
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -19,13 +19,14 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 @dataclass(frozen=True)
 class BodyLimits:
-    """size in bytes; idle and total in seconds; depth of nesting; values: how many JSON may hold, about."""
+    """size of one and held by all together in bytes; idle and total in seconds; depth of nesting; values in JSON."""
 
     size: int = 32 << 20
+    held: int = 512 << 20
     idle: float = 10.0
     total: float = 120.0
     depth: int = 100
-    values: int = 1_000_000
+    values: int = 500_000
 
 
 class Bodies:
@@ -38,6 +39,7 @@ class Bodies:
     def __init__(self, app: ASGIApp, limits: BodyLimits) -> None:
         self._app = app
         self._limits = limits
+        self._held = 0  # bytes of all requests at work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +49,15 @@ class Bodies:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._limits.size:
             self._too_large()
-        body = await self._read(receive)
+        parts: list[bytes] = []
+        try:
+            await self._read(receive, parts)
+            await self._call(scope, receive, send, b"".join(parts))
+        finally:
+            self._held -= sum(map(len, parts))
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        """The application, with the body as if it came in one piece."""
         if body and scope["method"] == "POST":
             check_json(body, self._limits)
             others = [header for header in scope["headers"] if header[0] != b"content-type"]
@@ -63,8 +73,8 @@ class Bodies:
 
         await self._app(scope, replay, send)
 
-    async def _read(self, receive: Receive) -> bytes:
-        parts: list[bytes] = []
+    async def _read(self, receive: Receive, parts: list[bytes]) -> None:
+        """The body into `parts`, which count as held."""
         size, deadline = 0, time.monotonic() + self._limits.total
         while True:
             left = min(self._limits.idle, deadline - time.monotonic())
@@ -76,10 +86,13 @@ class Bodies:
                 raise Gone
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+            self._held += len(parts[-1])
             if size > self._limits.size:
                 self._too_large()
+            if self._held > self._limits.held:
+                raise QueueFull("too many large requests at a time; try again later")
             if not message.get("more_body", False):
-                return b"".join(parts)
+                return
 
     def _too_large(self) -> None:
         raise Refused("too_large", f"the body of the request is larger than the limit of {self._limits.size} bytes")
@@ -94,6 +107,10 @@ def check_json(body: bytes, limits: BodyLimits) -> None:
 
     Linear in the length, and before anything is built from it: a few bytes of JSON make an object of a hundred.
     """
+    if body.count(b'"') > 2 * limits.values or body.count(b"\\") > 8 * limits.values:
+        raise Refused(
+            "too_large", f"the body of the request holds more than {limits.values} texts or very many escapes"
+        )
     outside = _STRINGS.sub(b"", body)
     if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > limits.values:
         raise Refused("too_large", f"the body of the request holds more than {limits.values} values")
