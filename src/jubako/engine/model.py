@@ -40,6 +40,7 @@ def load(
     kv_bits: int = 8,
     context: int | None = None,
     compress_ratio: int | None = None,
+    sequences: int = 2,
 ) -> Model:
     """Open a model and make it ready to run.
 
@@ -51,6 +52,7 @@ def load(
     kv_bits  8 or 16: how keys and values are cached
     context  tokens a session may hold; None: what the file allows
     compress_ratio  tokens per index block, for files whose converter wrote 0 although they hold an indexer
+    sequences  on a GPU, whose memory is laid out at the start: how many there can be at once
 
     Raises FileFormatError, MissingTensorError, MachineError, RequestError.
     """
@@ -63,18 +65,20 @@ def load(
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = open_model([Path(p) for p in paths])
     network = load_network(files, compress_ratio)
-    executor = _executor(network, device, threads, kv_bits, context)
+    executor = _executor(network, device, threads, kv_bits, context, sequences)
     return Model(network, executor, files, context)
 
 
-def _executor(network: Network, device: str, threads: int | None, kv_bits: int, context: int | None) -> Executor:
+def _executor(
+    network: Network, device: str, threads: int | None, kv_bits: int, context: int | None, sequences: int
+) -> Executor:
     if device == "reference":
         from .reference import ReferenceExecutor
 
         return ReferenceExecutor(network)
     if device == "cuda" or (device == "auto" and may_have_gpu()):
         try:
-            return gpu_executor(network, kv_bits, context)
+            return gpu_executor(network, kv_bits, context, sequences)
         except MachineError as error:
             if device == "cuda":
                 raise

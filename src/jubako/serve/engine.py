@@ -32,7 +32,14 @@ def run(connection: socket.socket) -> int:
         from ..engine.model import load
 
         channel.send(Loading("reading the model"))
-        model = load(start.files, start.device, threads=start.threads, kv_bits=start.kv_bits, context=start.context)
+        model = load(
+            start.files,
+            start.device,
+            threads=start.threads,
+            kv_bits=start.kv_bits,
+            context=start.context,
+            sequences=start.sequences,
+        )
         scheduler = _schedule(model, start)
     except (JubakoError, OSError, MemoryError) as error:
         channel.send(Broken(str(error) or type(error).__name__))
