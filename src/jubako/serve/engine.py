@@ -30,6 +30,7 @@ def run(connection: socket.socket) -> int:
     try:
         channel.send(Loading("starting the engine"))
         from ..engine.model import load
+        from ..text.grammar import warm
 
         channel.send(Loading("reading the model"))
         model = load(
@@ -41,6 +42,8 @@ def run(connection: socket.socket) -> int:
             sequences=start.sequences,
         )
         scheduler = _schedule(model, start)
+        if model.tokenizer:
+            warm(model.tokenizer)  # the first answer of a given form would wait for it otherwise
     except (JubakoError, OSError, MemoryError) as error:
         channel.send(Broken(str(error) or type(error).__name__))
         return 1
