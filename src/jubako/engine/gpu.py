@@ -71,6 +71,7 @@ class GpuExecutor:
         self.steps = Steps(self.ops)
         self.drafts = network.draft is not None
         self.layout = f"gpu, {kv_bits} bit"
+        self.video_bytes = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
         self._drafts = Drafts(self.ops) if self.drafts else None
         pinned = device.type == "cuda"
         self._logits = torch.empty(STEP_COLUMNS, self.config.vocabulary, dtype=torch.float32, pin_memory=pinned)

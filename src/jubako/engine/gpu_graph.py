@@ -63,6 +63,7 @@ class Graphs(Generic[Key, Result]):
             self.table.copy_(kept)
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # others' threads may copy pages to main memory meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             result = work()
         return graph, result

@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-# The stage of a kernel, by a part of its name; the first that fits.
+# The stage of a kernel, by how its name begins (those with an underscore) or by a part of it; the first that fits.
 STAGES = {
     "gdn": ("_gdn_columns", "_settle", "_mix_channels", "_solve_chunks", "_run_chunks", "_gate_answers"),
     "attention": ("_prepare", "_score_", "_select", "_attend", "_merge", "_keep_ring"),
     "n-gram": ("_rows", "_gate", "_smooth"),
-    "hyper-connections": ("hyper", "mix_kernel", "inject"),
-    "experts": ("expert", "gate_up", "down_kernel"),
-    "routing": ("route", "top_k"),
-    "dense products": ("linear", "quantize", "row_tile", "gemm", "cutlass", "nvjet", "decode"),
-    "head": ("argmax", "reduce_kernel", "head"),
+    "hyper-connections": ("square_kernel", "gate_kernel", "combine_kernel", "mix_kernel"),
+    "experts": ("gate_up", "down_", "sum_kernel", "weighted"),
+    "routing": ("route_kernel", "sort", "Sort", "scan", "searchsorted"),
+    "dense products": ("linear_kernel", "quantize_kernel", "decode_kernel", "gemm", "cutlass", "nvjet"),
+    "head": ("argmax_kernel", "best_kernel"),
 }
 
 
@@ -36,7 +36,7 @@ class KernelTime:
 def stage_of(name: str) -> str:
     """The stage that a kernel's name belongs to."""
     for stage, parts in STAGES.items():
-        if any(part in name for part in parts):
+        if any(name.startswith(part) if part[0] == "_" else part in name for part in parts):
             return stage
     return "other"
 
