@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import jubako.ops.gpu.launch
 from jubako.ops.gpu import linear as products
 from jubako.ops.gpu.activation import Quantised, quantize
-from jubako.ops.gpu.experts import Cut, Experts, Routed, down, experts_combine, gate_up
+from jubako.ops.gpu.experts import Cut, Experts, Routed, down, experts, gate_up
 from jubako.ops.gpu.hyper import Cut as HyperCut
-from jubako.ops.gpu.hyper import HyperMix, hyper_mix
-from jubako.ops.gpu.linear import Shape, divisor, launch, linear_combine
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix, long_product, prepared, usual_cut
+from jubako.ops.gpu.linear import Shape, launch, linear
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
@@ -93,6 +93,19 @@ def graph_time(launches: list[Launch], replays: int = 15) -> float:
     return 1000 * sorted(times)[len(times) // 2] / len(launches)
 
 
+def eager_time(launches: list[Launch]) -> float:
+    """µs of one launch, the median of several rounds."""
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for f in launches:
+            f()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return 1e6 * sorted(times)[2] / len(launches)
+
+
 @dataclass
 class Case:
     """One measurement. make: gives the launches, each on other weights; size: bytes of weights a launch reads."""
@@ -115,22 +128,7 @@ def linear_case(label: str, parts: list[tuple[str, int]], cols: int, tokens: int
         x, out = columns(tokens, cols), torch.empty(tokens, sum(rows for _, rows in parts), device=device())
         return [lambda group=group: launch(group, x, out, shape=shape) for group in groups]
 
-    cut = f" rows {shape.rows} step {shape.step}" if shape else ""
-    return Case(f"{label} T{tokens}{cut}", size, make)
-
-
-def combine_case(label: str, name: str, rows: int, cols: int, tokens: int, shape: Shape | None) -> Case:
-    size = rows * LAYOUTS[name].row_bytes(cols)
-
-    def make() -> list[Launch]:
-        x, streams = columns(tokens, cols), torch.zeros(tokens, STREAMS, rows, device=device())
-        inject = torch.ones(tokens, STREAMS, device=device())
-        return [
-            lambda m=m: launch((m,), x, streams, inject=inject, shape=shape)
-            for m in matrices(name, rows, cols, rotation(size))
-        ]
-
-    cut = f" rows {shape.rows} step {shape.step}" if shape else ""
+    cut = f" rows {shape.rows} step {shape.step} groups {shape.groups}" if shape else ""
     return Case(f"{label} T{tokens}{cut}", size, make)
 
 
@@ -152,6 +150,22 @@ def hyper_case(tokens: int, cut: HyperCut | None) -> Case:
     return Case(f"hyper mix (3 launches) T{tokens}{label}", size, make)
 
 
+def hyper_pieces(tokens: int) -> Iterator[Case]:
+    """The first two launches of a mix by themselves, the first with experts' outputs to add up."""
+    wide = STREAMS * HIDDEN
+
+    def squares() -> list[Launch]:
+        streams = torch.randn(tokens, STREAMS, HIDDEN, device=device())
+        return [lambda m=m: prepared(streams, m, None) for m in mixes(40)]
+
+    def long() -> list[Launch]:
+        x = columns(tokens, wide)
+        return [lambda m=m: long_product(m, x, usual_cut(HIDDEN)) for m in mixes(60)]
+
+    yield Case(f"hyper mix: norms T{tokens}", wide * 4 * tokens, squares)
+    yield Case(f"hyper mix: long product T{tokens}", RANK * wide // 32 * 34 + 4 * wide * 4, long)
+
+
 def layer_of(gate: str, low: str, count: int) -> Experts:
     def slots(up: str, down_name: str, number: int) -> Slots:
         shape = SlotShape(BY_NAME[up], BY_NAME[up], BY_NAME[down_name], SIZE, HIDDEN, SIZE)
@@ -171,7 +185,7 @@ def routes(tokens: int, count: int) -> list[Routed]:
     for _ in range(max(1, count // (tokens * CHOSEN))):
         ids = torch.randperm(count, device=device())[: tokens * CHOSEN].int().view(tokens, CHOSEN)
         weights = torch.full((tokens, CHOSEN), 0.1, device=device())
-        made.append(Routed(ids, weights, torch.zeros(tokens, device=device())))
+        made.append(Routed(ids, weights, torch.zeros(tokens, device=device()), ids))
     return made
 
 
@@ -183,23 +197,29 @@ def expert_cases(gate: str, low: str, tokens: int, cuts: list[Cut], part: str) -
         def make(cut: Cut = cut) -> list[Launch]:
             layer, count = layer_of(gate, low, 400), 400
             x = columns(tokens, HIDDEN, fine=False)
-            streams = torch.zeros(tokens, STREAMS, HIDDEN, device=device())
-            inject = torch.ones(tokens, STREAMS, device=device())
             every = [r for _ in range(4) for r in routes(tokens, count)]
             if part == "gate+up":
                 return [lambda r=r: gate_up(layer, x, r, cut) for r in every]
             hidden = gate_up(layer, x, every[0], cut)
-            return [lambda r=r: down(layer, hidden, r, streams, inject, cut) for r in every]
+            return [lambda r=r: down(layer, hidden, r, cut) for r in every]
 
-        size = rows[0] * CHOSEN * tokens + shared * 2 // 3 if part == "gate+up" else rows[1] * CHOSEN * tokens + shared // 3
-        label = f" units {cut.units} tile {cut.tile}" if part == "gate+up" else f" experts {cut.experts} rows {cut.rows}"
+        size = (
+            rows[0] * CHOSEN * tokens + shared * 2 // 3
+            if part == "gate+up"
+            else rows[1] * CHOSEN * tokens + shared // 3
+        )
+        label = f" units {cut.units} tile {cut.tile}" if part == "gate+up" else f" rows {cut.rows}"
         yield Case(f"{part} {gate if part == 'gate+up' else low} T{tokens}{label}", size, make)
 
 
 def small_cases(tokens: int) -> Iterator[Case]:
     def routing() -> list[Launch]:
         layers = [
-            Experts((m,), Slots(SlotShape(*[BY_NAME["Q8_0"]] * 3, 32, 32, 32), m.data, torch.arange(512, device=device())), None)  # type: ignore[arg-type]
+            Experts(
+                (m,),
+                Slots(SlotShape(*[BY_NAME["Q8_0"]] * 3, 32, 32, 32), m.data, torch.arange(512, device=device())),
+                None,
+            )  # type: ignore[arg-type]
             for m in matrices("F32", 513, HIDDEN, 80)
         ]
         x = columns(tokens, HIDDEN)
@@ -238,46 +258,94 @@ def chain_case(tokens: int, layers: int = 48) -> Case:
         y = columns(tokens, 6144)
 
         def step() -> None:
+            x, inject = hyper_mix(streams, mix[0])
             for i in range(layers):
-                x, inject = hyper_mix(streams, mix[2 * i])
+                assert inject is not None
                 launch(joint[i], x, out)
-                linear_combine(back[i], y, streams, inject)
-                x, inject = hyper_mix(streams, mix[2 * i + 1], fine=False)
+                x, inject = linear_mix(back[i], y, streams, inject, mix[2 * i + 1], fine=False)
                 routed = route_experts(expert[i], x, CHOSEN)
-                experts_combine(expert[i], x, routed, streams, inject)
+                assert inject is not None
+                x, inject = experts_mix(expert[i], x, routed, streams, inject, mix[(2 * i + 2) % len(mix)])
 
         return [step, step]
 
     return Case(f"a step of {layers} layers T{tokens}", size, make)
 
 
+def prompt_cases(tokens: int) -> Iterator[Case]:
+    """Bytes are those of the weights; a prompt is bound by arithmetic."""
+
+    def product() -> list[Launch]:
+        x = torch.randn(tokens, HIDDEN, device=device())
+        return [lambda m=m: linear(m, x) for m in matrices("Q8_0", 16384, HIDDEN, 8)]
+
+    def mixture() -> list[Launch]:
+        layer, x = layer_of("IQ3_XXS", "IQ4_NL", 512), torch.randn(tokens, HIDDEN, device=device())
+        ids = torch.rand(tokens, 512, device=device()).topk(CHOSEN).indices.int()
+        weights, share = torch.full((tokens, CHOSEN), 0.1, device=device()), torch.zeros(tokens, device=device())
+        return [lambda: experts(layer, x, Routed(ids, weights, share)) for _ in range(4)]
+
+    def mixing() -> list[Launch]:
+        streams = torch.randn(tokens, STREAMS, HIDDEN, device=device())
+        return [lambda m=m: hyper_mix(streams, m) for m in mixes(4)]
+
+    yield Case(f"prompt of {tokens}: product 16384 x 2560", 16384 * HIDDEN // 32 * 34, product)
+    yield Case(
+        f"prompt of {tokens}: experts",
+        512 * SlotShape(*(BY_NAME[n] for n in ("IQ3_XXS", "IQ3_XXS", "IQ4_NL")), SIZE, HIDDEN, SIZE).bytes,
+        mixture,
+    )
+    yield Case(f"prompt of {tokens}: hyper mix", RANK * STREAMS * HIDDEN // 32 * 68, mixing)
+
+
+def cuts_of(tokens: int, part: str, sweep: bool) -> list[Any]:
+    """What to try."""
+    if not sweep:
+        return [Cut()] if part in ("gate+up", "down") else [None]
+    if part == "projections":
+        return (
+            [Shape(r, 10) for r in (4, 8, 16)]
+            if tokens == 1
+            else [Shape(8, 1, 4), Shape(8, 1, 2), Shape(16, 1, 4), Shape(8, 2, 2)]
+        )
+    if part == "output":
+        if tokens == 1:
+            return [Shape(4, 12), Shape(8, 12), Shape(4, 24), Shape(8, 24)]
+        return [Shape(4, 1, 2), Shape(4, 2, 2), Shape(4, 2, 1), Shape(8, 2, 2)]
+    if part == "head":
+        return [Shape(8, 10)] if tokens == 1 else [Shape(8, 1, 4), Shape(8, 1, 8)]
+    if part == "hyper":
+        return (
+            [HyperCut(u, r, 32) for u, r in ((2, 8), (1, 8), (2, 4), (1, 16))]
+            if tokens == 1
+            else [HyperCut(2, 8, 32), HyperCut(2, 4, 32)]
+        )
+    if part == "gate+up":
+        return [Cut(units=u) for u in ((5, 10) if tokens == 1 else (2, 5))]
+    return [Cut(rows=r) for r in (8, 16, 32)]
+
+
 def cases(sweep: bool, types: bool) -> Iterator[Case]:
-    tokens = (1, 4)
-    for t in tokens:
-        shapes = [Shape(r, s) for r in (4, 8, 16) for s in ((2, 5, 10) if t == 1 else (1, 2))] if sweep else [None]
-        longer = [Shape(r, s) for r in (4, 8) for s in ((4, 6, 12) if t == 1 else (1, 2))] if sweep else [None]
-        for shape in shapes:
+    for t in (1, 4):
+        for shape in cuts_of(t, "projections", sweep):
             yield linear_case("projections 16384+96 x 2560", [("Q8_0", 16384), ("F32", 96)], HIDDEN, t, shape)
-        for shape in longer:
-            yield combine_case("output 2560 x 6144 + combine", "Q8_0", HIDDEN, 6144, t, shape)
-        head = [Shape(r, s) for r in (8, 16, 32) for s in ((5, 10) if t == 1 else (1, 2))] if sweep else [None]
-        for shape in head:
+        for shape in cuts_of(t, "output", sweep):
+            yield linear_case("output 2560 x 6144", [("Q8_0", HIDDEN)], 6144, t, shape)
+        for shape in cuts_of(t, "head", sweep):
             yield linear_case("head 248320 x 2560", [("Q8_0", 248320)], HIDDEN, t, shape)
-        cuts = [HyperCut(u, r, i) for u in (2, 5) for r in (8, 16) for i in (32, 64)] if sweep else [None]
-        for cut in cuts:
+        for cut in cuts_of(t, "hyper", sweep):
             yield hyper_case(t, cut)
-        expert_cuts = [Cut(units=u, tile=i) for u in (2, 5, 10) for i in ((32, 64) if t == 1 else (32,))] if sweep else [Cut()]
-        yield from expert_cases("IQ3_XXS", "IQ4_NL", t, expert_cuts, "gate+up")
-        downs = [Cut(experts=e, rows=r) for e in (2, 5, 10) for r in ((8, 16, 32) if t == 1 else (16,))] if sweep else [Cut()]
-        yield from expert_cases("IQ3_XXS", "IQ4_NL", t, downs, "down")
+        yield from hyper_pieces(t)
+        yield from expert_cases("IQ3_XXS", "IQ4_NL", t, cuts_of(t, "gate+up", sweep), "gate+up")
+        yield from expert_cases("IQ3_XXS", "IQ4_NL", t, cuts_of(t, "down", sweep), "down")
         yield from small_cases(t)
         yield chain_case(t)
+    yield from prompt_cases(4096)
     if types:
         for name, layout in LAYOUTS.items():
-            for t in tokens:
-                yield linear_case(f"{name} 12288 x 2560", [(name, 12288)], HIDDEN, t, None)
-                if not layout.number:
-                    yield from expert_cases(name, "IQ4_NL", t, [Cut()], "gate+up")
+            yield linear_case(f"{name} 12288 x 2560", [(name, 12288)], HIDDEN, 1, None)
+            if not layout.number:
+                yield from expert_cases(name, "IQ4_NL", 1, [Cut()], "gate+up")
 
 
 def check(golden: Path, part_of: int, parts: int) -> list[str]:
@@ -307,7 +375,6 @@ def check(golden: Path, part_of: int, parts: int) -> list[str]:
 def check_experts(data: Any, part_of: int, parts: int) -> list[str]:
     import numpy as np
 
-    from jubako.ops.gpu.experts import experts
     from jubako.ops.gpu.planar import repack
 
     wrong = []
@@ -376,7 +443,7 @@ def main() -> None:
             break
         try:
             launches = case.make()
-            t = graph_time(launches)
+            t = eager_time(launches) if case.name.startswith("prompt") else graph_time(launches)
         except Exception as error:
             print(case.name, "failed:", str(error)[-600:], flush=True)
             continue
@@ -385,7 +452,7 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "kernels.json").write_text(json.dumps(results, indent=1, ensure_ascii=False))
         del launches
-    print(f"done after {time.time() - start:.0f} s; {divisor(1, 1)}", flush=True)
+    print(f"done after {time.time() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

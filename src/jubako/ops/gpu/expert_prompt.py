@@ -13,12 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
+from ...quant import BlockType
 from . import prompt
 from .activation import Quantised
 from .blocks import factors, fetch, unpack
 from .embed import byte
 from .experts import Experts, Parts, Routed
-from .kinds import bias_of, minimum_of, number_bytes, scales_of
+from .kinds import bias_of, minimum_of, number_bytes, plain_type, scales_of
 from .products import fetch_numbers, plain
 from .slots import Slots
 from .target import interpreted, target
@@ -76,39 +77,42 @@ def half_unit(w, scale, half: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constex
 
 
 @triton.jit
+def fetch_unit(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """A unit of a matrix on its way, of any type."""
+    if number_bytes(TYPE) > 0:
+        return fetch_numbers(base, blocks, row, unit, TYPE)
+    else:
+        return fetch(base, rows, blocks, row, unit, TYPE, EVEN)
+
+
+@triton.jit
 def times_unit(
-    sums, base, rows, blocks, row, unit, x, live, width,
-    ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, FORM: tl.constexpr,
+    sums, raw, unit, x, live, ROWS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """sums [uses, rows] and a unit's products more. x: pointers to the uses' rows [uses, 1]."""
+    """sums [uses, rows] and a unit's products more. x: pointers to the uses' rows [uses, 1], in the type's order."""
     KIND: tl.constexpr = x.dtype.element_ty
     if number_bytes(TYPE) > 0:
-        pieces = plain(fetch_numbers(base, blocks, row, unit, TYPE), TYPE)
+        pieces = plain(raw, TYPE)
         for v in tl.static_range(8):
             w = tl.reshape(tl.permute(pieces[v].to(KIND), (1, 0, 2)), [ROWS, 32])
-            k = unit * 256 + v * 32 + tl.arange(0, 32)[None, :]
-            y = tl.load(x + k, mask=live & (k < width), other=0.0)
+            y = tl.load(x + (unit * 256 + v * 32 + tl.arange(0, 32)[None, :]), mask=live, other=0.0)
             sums = tl.dot(y, tl.trans(w), acc=sums, input_precision="ieee")
     else:
-        raw = fetch(base, rows, blocks, row, unit, TYPE, EVEN)
         w = unpack(raw, TYPE, FORM)
         scale = factors(raw, TYPE)
-        i = tl.arange(0, 128)[None, :]
         for half in tl.static_range(2):
-            k = (unit * 8 + i // 16) * 32 + half * 16 + i % 16
-            y = tl.load(x + k, mask=live & (k < width), other=0.0)
-            sums = tl.dot(
-                y, tl.trans(half_unit(w[half], scale, half, ROWS, TYPE, KIND)), acc=sums, input_precision="ieee"
-            )
+            y = tl.load(x + (half * UNITS * 128 + unit * 128 + tl.arange(0, 128)[None, :]), mask=live, other=0.0)
+            part = half_unit(w[half], scale, half, ROWS, TYPE, KIND)
+            sums = tl.dot(y, tl.trans(part), acc=sums, input_precision="ieee")
     return sums
 
 
 @triton.jit
 def gate_up_prompt_kernel(
-    pool, pool_scales, slot_bytes, up_at, table, rows, blocks, width, uses, expert, first, last, chosen, x, x_stride,
+    pool, pool_scales, slot_bytes, up_at, table, rows, blocks, uses, expert, first, last, chosen, x_gate, x_up, x_stride,
     hidden, hidden_stride,
-    UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
-    EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
+    UNITS: tl.constexpr, DOWN_UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr,
+    UP: tl.constexpr, DOWN: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Program (rows, tile): silu(gate)·up of ROWS rows for the tile's uses, into hidden [use]."""
     tile = tl.program_id(1)
@@ -121,23 +125,33 @@ def gate_up_prompt_kernel(
         row = tl.minimum(number, rows - 1)[None, :, None]
         slot = tl.load(table + id)
         base = pool + slot.to(tl.int64) * slot_bytes
-        of_x = x + (use // chosen).to(tl.int64)[:, None] * x_stride
+        of_x = (use // chosen).to(tl.int64)[:, None] * x_stride
+        live = there[:, None]
         g = tl.zeros([TILE, ROWS], tl.float32)
         u = tl.zeros([TILE, ROWS], tl.float32)
+        of_gate = fetch_unit(base, rows, blocks, row, 0, GATE, EVEN)
+        of_up = fetch_unit(base + up_at, rows, blocks, row, 0, UP, EVEN)
         for unit in range(0, UNITS):
-            g = times_unit(g, base, rows, blocks, row, unit, of_x, there[:, None], width, ROWS, GATE, EVEN, FORM)
-            u = times_unit(u, base + up_at, rows, blocks, row, unit, of_x, there[:, None], width, ROWS, UP, EVEN, FORM)
+            ahead = tl.minimum(unit + 1, UNITS - 1)
+            next_gate = fetch_unit(base, rows, blocks, row, ahead, GATE, EVEN)
+            next_up = fetch_unit(base + up_at, rows, blocks, row, ahead, UP, EVEN)
+            g = times_unit(g, of_gate, unit, x_gate + of_x, live, ROWS, UNITS, GATE, FORM)
+            u = times_unit(u, of_up, unit, x_up + of_x, live, ROWS, UNITS, UP, FORM)
+            of_gate, of_up = next_gate, next_up
         if SCALED:
             g *= tl.load(pool_scales + slot * 3)
             u *= tl.load(pool_scales + slot * 3 + 1)
         h = g * tl.sigmoid(g) * u
-        to = hidden + use.to(tl.int64)[:, None] * hidden_stride + number[None, :]
-        tl.store(to, h.to(hidden.dtype.element_ty), mask=there[:, None] & (number < rows)[None, :])
+        place = number
+        if number_bytes(DOWN) == 0:
+            place = (number // 16 % 2) * DOWN_UNITS * 128 + number // 32 * 16 + number % 16
+        to = hidden + use.to(tl.int64)[:, None] * hidden_stride + place[None, :]
+        tl.store(to, h.to(hidden.dtype.element_ty), mask=live & (number < rows)[None, :])
 
 
 @triton.jit
 def down_prompt_kernel(
-    pool, pool_scales, slot_bytes, down_at, table, rows, blocks, width, uses, expert, first, last, hidden,
+    pool, pool_scales, slot_bytes, down_at, table, rows, blocks, uses, expert, first, last, hidden,
     hidden_stride, parts,
     UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, DOWN: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, FORM: tl.constexpr,
@@ -155,8 +169,11 @@ def down_prompt_kernel(
         base = pool + slot.to(tl.int64) * slot_bytes + down_at
         of_x = hidden + use.to(tl.int64)[:, None] * hidden_stride
         y = tl.zeros([TILE, ROWS], tl.float32)
+        raw = fetch_unit(base, rows, blocks, row, 0, DOWN, EVEN)
         for unit in range(0, UNITS):
-            y = times_unit(y, base, rows, blocks, row, unit, of_x, there[:, None], width, ROWS, DOWN, EVEN, FORM)
+            ahead = fetch_unit(base, rows, blocks, row, tl.minimum(unit + 1, UNITS - 1), DOWN, EVEN)
+            y = times_unit(y, raw, unit, of_x, there[:, None], ROWS, UNITS, DOWN, FORM)
+            raw = ahead
         if SCALED:
             y *= tl.load(pool_scales + slot * 3 + 2)
         to = parts + use.to(tl.int64)[:, None] * rows + number[None, :]
@@ -169,26 +186,36 @@ def parts_of_prompt(layer: Experts, x: torch.Tensor | Quantised, routed: Routed)
     shape, mine, to = layer.routed.shape, layer.routed, target(numbers.device)
     tokens, chosen = routed.ids.shape
     kind = torch.float32 if interpreted() else torch.bfloat16
-    narrow = numbers.to(kind)
     tiles = tiles_of(routed.ids, layer.count)
     count, scales = len(tiles.expert), mine.scales if mine.scales is not None else mine.table
-    hidden = torch.empty(tokens * chosen, shape.size, dtype=kind, device=numbers.device)
-    parts = torch.empty(tokens * chosen + tokens, shape.hidden, device=numbers.device)
     blocks, down_blocks = -(-shape.hidden // 32), -(-shape.down_cols // 32)
+    units, down_units = -(-blocks // 8), -(-down_blocks // 8)
+    x_gate = in_order(numbers, units, shape.gate, kind)
+    x_up = x_gate if plain_type(shape.up.id) == plain_type(shape.gate.id) else in_order(numbers, units, shape.up, kind)
+    hidden = torch.zeros(tokens * chosen, down_units * 256, dtype=kind, device=numbers.device)
+    parts = torch.empty(tokens * chosen + tokens, shape.hidden, device=numbers.device)
     gate_up_prompt_kernel[(-(-shape.size // 64), count)](
-        mine.data, scales, shape.bytes, shape.up_at, mine.table, shape.size, blocks, shape.hidden, tiles.uses,
-        tiles.expert, tiles.first, tiles.last, chosen, narrow, narrow.stride(0), hidden, hidden.stride(0),
-        UNITS=-(-blocks // 8), TILE=TILE, ROWS=64, GATE=shape.gate.id, UP=shape.up.id, EVEN=blocks % 8 == 0,
-        SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
+        mine.data, scales, shape.bytes, shape.up_at, mine.table, shape.size, blocks, tiles.uses, tiles.expert,
+        tiles.first, tiles.last, chosen, x_gate, x_up, x_gate.stride(0), hidden, hidden.stride(0),
+        UNITS=units, DOWN_UNITS=down_units, TILE=TILE, ROWS=64, GATE=shape.gate.id, UP=shape.up.id,
+        DOWN=shape.down.id, EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, FORM=to.form, num_warps=8,
     )  # fmt: skip
-    down_prompt_kernel[(-(-shape.hidden // 128), count)](
-        mine.data, scales, shape.bytes, shape.down_at, mine.table, shape.hidden, down_blocks, shape.size, tiles.uses,
+    down_prompt_kernel[(-(-shape.hidden // 64), count)](
+        mine.data, scales, shape.bytes, shape.down_at, mine.table, shape.hidden, down_blocks, tiles.uses,
         tiles.expert, tiles.first, tiles.last, hidden, hidden.stride(0), parts,
-        UNITS=-(-down_blocks // 8), TILE=TILE, ROWS=128, DOWN=shape.down.id, EVEN=down_blocks % 8 == 0,
-        SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
+        UNITS=down_units, TILE=TILE, ROWS=64, DOWN=shape.down.id, EVEN=down_blocks % 8 == 0,
+        SCALED=mine.scales is not None, FORM=to.form, num_warps=8,
     )  # fmt: skip
     shared_expert(layer.shared, numbers, parts[tokens * chosen :])
     return Parts(parts, routed)
+
+
+def in_order(x: torch.Tensor, units: int, kind: BlockType, number: torch.dtype) -> torch.Tensor:
+    """x [T, K] as a type's products read it, zeros up to whole units: for blocks the first halves of all come first."""
+    padded = torch.nn.functional.pad(x, (0, units * 256 - x.shape[1])).to(number)
+    if plain_type(kind.id):
+        return padded
+    return padded.view(len(x), -1, 2, 16).transpose(1, 2).reshape(len(x), -1)
 
 
 def shared_expert(slots: Slots, x: torch.Tensor, out: torch.Tensor) -> None:

@@ -69,9 +69,9 @@ def hidden_tile(
 
 @triton.jit
 def gate_up_kernel(
-    pool, pool_scales, slot_bytes, up_at, table, rows,
+    pool, pool_scales, slot_bytes, up_at, slots, rows,
     shared, shared_scales, shared_up_at, shared_rows, blocks,
-    ids, uses, chosen, q, d, s, numbers, x_blocks, x_valid, hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks,
+    uses, chosen, q, d, s, numbers, x_blocks, x_valid, hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks,
     UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
     SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
     SHARED_SCALED: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
@@ -91,7 +91,7 @@ def gate_up_kernel(
                 use + tokens + uses, to, UNITS, SHARED_STEP, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, TILE, FORM,
             )  # fmt: skip
     elif tile * TILE < rows:
-        slot = tl.load(table + tl.maximum(tl.load(ids + use), 0))
+        slot = tl.load(slots + use)
         if slot >= 0:
             base = pool + slot.to(tl.int64) * slot_bytes
             hidden_tile(
@@ -117,8 +117,8 @@ def output_tile(
 
 @triton.jit
 def down_kernel(
-    pool, pool_scales, slot_bytes, down_at, table, blocks,
-    shared, shared_scales, shared_down_at, shared_blocks, ids, uses,
+    pool, pool_scales, slot_bytes, down_at, slots, blocks,
+    shared, shared_scales, shared_down_at, shared_blocks, uses,
     hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid, shared_valid, parts, hidden,
     UNITS: tl.constexpr, SHARED_UNITS: tl.constexpr, ROWS: tl.constexpr, DOWN: tl.constexpr,
     SHARED_DOWN: tl.constexpr, EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, SCALED: tl.constexpr,
@@ -138,8 +138,7 @@ def down_kernel(
         )  # fmt: skip
     else:
         x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid)
-        id = tl.load(ids + use)
-        slot = tl.where(id >= 0, tl.load(table + tl.maximum(id, 0)), -1)
+        slot = tl.load(slots + use)
         if slot >= 0:
             output_tile(
                 pool + slot.to(tl.int64) * slot_bytes + down_at, pool_scales + slot * 3 + 2, hidden, blocks, number,
@@ -178,11 +177,21 @@ def sum_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What the router says of T tokens: ids int32 [T, k], weights float32 [T, k], the shared expert's logit [T]."""
+    """What the router says of T tokens: ids int32 [T, k], weights float32 [T, k], the shared expert's logit [T].
+
+    slots int32 [T, k]: where the experts are, -1 for absent; None until somebody has looked them up.
+    """
 
     ids: torch.Tensor
     weights: torch.Tensor
     share: torch.Tensor
+    slots: torch.Tensor | None = None
+
+    def slots_in(self, table: torch.Tensor) -> torch.Tensor:
+        """The slots by a layer's table; negative ids are absent."""
+        if self.slots is not None:
+            return self.slots
+        return torch.where(self.ids >= 0, table[self.ids.clamp_min(0).long()], -1)
 
 
 @dataclass(frozen=True)
@@ -259,9 +268,9 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
     blocks = -(-shape.hidden // 32)
     units = -(-blocks // 8)
     gate_up_kernel[(-(-height // cut.tile), tokens * chosen + tokens)](
-        mine.data, _scales(mine), shape.bytes, shape.up_at, mine.table, shape.size,
+        mine.data, _scales(mine), shape.bytes, shape.up_at, routed.slots_in(mine.table), shape.size,
         shared.data, _scales(shared), shared.shape.up_at, shared.shape.size, blocks,
-        routed.ids, tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
+        tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
         hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
         UNITS=units, STEP=divisor(units, cut.units), SHARED_STEP=divisor(units, 2), GATE=shape.gate.id,
         UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id, EVEN=blocks % 8 == 0,
@@ -279,8 +288,8 @@ def down(layer: Experts, hidden: Quantised, routed: Routed, cut: Cut) -> torch.T
     valid, shared_valid = -(-shape.size // 32), -(-shared.shape.size // 32)
     parts = torch.empty(uses + tokens, shape.hidden, device=hidden.d.device)
     down_kernel[(-(-shape.hidden // cut.rows), uses + tokens)](
-        mine.data, _scales(mine), shape.bytes, shape.down_at, mine.table, blocks,
-        shared.data, _scales(shared), shared.shape.down_at, shared_blocks, routed.ids, uses,
+        mine.data, _scales(mine), shape.bytes, shape.down_at, routed.slots_in(mine.table), blocks,
+        shared.data, _scales(shared), shared.shape.down_at, shared_blocks, uses,
         hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks, valid, shared_valid, parts, shape.hidden,
         UNITS=-(-blocks // 8), SHARED_UNITS=-(-shared_blocks // 8), ROWS=cut.rows, DOWN=shape.down.id,
         SHARED_DOWN=shared.shape.down.id, EVEN=blocks % 8 == 0 and valid >= blocks,

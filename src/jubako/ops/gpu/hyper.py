@@ -95,7 +95,13 @@ def gate_kernel(
     for stream in tl.static_range(STREAMS):
         row = (stream * hidden + h)[None, :, None]
         raws = raws + (fetch_units(up, STREAMS * hidden, tl.cdiv(rank, 32), row, 0, UNITS, TYPE, EVEN),)
+    gammas = ()
+    for stream in tl.static_range(STREAMS):
+        gammas = gammas + (tl.load(gamma + stream * hidden + h),)
     wait(OVERLAP)
+    values = ()
+    for stream in tl.static_range(STREAMS):
+        values = values + (tl.load(streams + (token * STREAMS + stream) * hidden + h),)
     r = tl.arange(0, LOW_BLOCKS * 32)
     part = tl.arange(0, PLACES)
     inverse = ()
@@ -127,8 +133,7 @@ def gate_kernel(
         )
         if SCALED:
             y *= tl.load(up_scale)
-        value = tl.load(streams + (token * STREAMS + stream) * hidden + h)
-        normed = value * inverse[stream] * tl.load(gamma + stream * hidden + h)
+        normed = values[stream] * inverse[stream] * gammas[stream]
         total = fma(sigmoid(y, FORM), normed, total, FORM)
     COUNT: tl.constexpr = TILE // 32
     done = tl.reshape(total * (1.0 / STREAMS), [COUNT, 32])
@@ -234,7 +239,9 @@ def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor
     matrices = (mix.down,) if mix.inject is None else (mix.down, mix.inject)
     partial = torch.empty(splits, wide.tokens, sum(m.rows for m in matrices), device=wide.d.device)
     each = -(-mix.down.blocks // 8) // splits
-    launch(matrices, wide, partial, splits, shape=Shape(cut.rows, divisor(each, 5)))
+    several = wide.tokens > 1 and not interpreted()
+    shape = Shape(cut.rows, 1, 2) if several else Shape(cut.rows, divisor(each, 5))
+    launch(matrices, wide, partial, splits, shape=shape)
     return partial, splits
 
 

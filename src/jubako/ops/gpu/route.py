@@ -26,13 +26,14 @@ def order_key(x):
 
 @triton.jit
 def route_kernel(
-    logits, stride, part_stride, ids, weights, share, experts,
+    logits, stride, part_stride, ids, weights, share, table, slots, experts,
     PARTS: tl.constexpr, SIZE: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr, SHARED: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program t: the CHOSEN largest logits of token t, the lower expert first where they tie, and their softmax.
 
-    Logits are the sums of PARTS arrays, in order. SHARED: the logit after the experts' goes to share [t].
+    Logits are the sums of PARTS arrays, in order. SHARED: the logit after the experts' goes to share [t], and
+    the chosen experts' slots by `table` to slots [t].
     """
     release(OVERLAP)
     wait(OVERLAP)
@@ -63,35 +64,38 @@ def route_kernel(
     for rank in tl.static_range(CHOSEN):
         total += tl.sum(tl.where(place == rank, share, 0.0), axis=0)
     tl.store(ids + token * CHOSEN + place, picked, mask=there)
+    if SHARED:
+        tl.store(slots + token * CHOSEN + place, tl.load(table + picked, mask=there, other=-1), mask=there)
     tl.store(weights + token * CHOSEN + place, tl.div_rn(share, total + share * 0.0), mask=there)
 
 
 def route(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k likeliest of logits [T, E]: ids int32 [T, k], likeliest first, and weights [T, k] that sum to 1."""
-    routed = _route(logits[None], k, logits.shape[1], shared=False)
+    routed = _route(logits[None], k, logits.shape[1], None)
     return routed.ids, routed.weights
 
 
-def _route(parts: torch.Tensor, k: int, experts: int, shared: bool) -> Routed:
-    """Of logits whose parts are [parts, T, experts (+ 1)]."""
+def _route(parts: torch.Tensor, k: int, experts: int, table: torch.Tensor | None) -> Routed:
+    """Of logits whose parts are [parts, T, experts], or with a table of slots [parts, T, experts + 1]."""
     tokens = parts.shape[1]
     ids = torch.empty(tokens, k, dtype=torch.int32, device=parts.device)
     weights = torch.empty(tokens, k, device=parts.device)
-    share = torch.empty(tokens, device=parts.device)
+    share, slots = torch.empty(tokens, device=parts.device), torch.empty_like(ids)
     to = target(parts.device)
     route_kernel[(tokens,)](
-        parts, parts.stride(1), parts.stride(0), ids, weights, share, experts, PARTS=parts.shape[0],
-        SIZE=triton.next_power_of_2(experts), CHOSEN=k, PLACES=triton.next_power_of_2(k), SHARED=shared,
+        parts, parts.stride(1), parts.stride(0), ids, weights, share, ids if table is None else table, slots, experts,
+        PARTS=parts.shape[0],
+        SIZE=triton.next_power_of_2(experts), CHOSEN=k, PLACES=triton.next_power_of_2(k), SHARED=table is not None,
         FORM=to.form, OVERLAP=to.overlap, num_warps=1, **to.options,
     )  # fmt: skip
-    return Routed(ids, weights, share)
+    return Routed(ids, weights, share, None if table is None else slots)
 
 
 def route_experts(layer: Experts, x: torch.Tensor | Quantised, k: int) -> Routed:
     """The experts of x [T, H] by the layer's router, whose rows are few and long: read in parts."""
     if long(x):
         rows = [prompt.multiply(matrix, plain_of(x)) for matrix in layer.router]
-        return _route(torch.cat(rows, 1)[None], k, layer.count, shared=True)
+        return _route(torch.cat(rows, 1)[None], k, layer.count, layer.routed.table)
     needs_fine = not all(plain_type(m.type.id) for m in layer.router)
     if not isinstance(x, Quantised) or (needs_fine and not x.fine):
         x = quantize(x.plain() if isinstance(x, Quantised) else x)
@@ -99,7 +103,7 @@ def route_experts(layer: Experts, x: torch.Tensor | Quantised, k: int) -> Routed
     splits = units // divisor(units, 2)
     parts = torch.empty(splits, x.tokens, layer.count + 1, device=x.d.device)
     launch(layer.router, x, parts, splits)
-    return _route(parts, k, layer.count, shared=True)
+    return _route(parts, k, layer.count, layer.routed.table)
 
 
 @triton.jit
