@@ -1,0 +1,76 @@
+"""What a user is told when the GPU can't be used, and how much context is given room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import jubako
+from jubako.arch.weights import Network, load_network
+from jubako.engine import gpu_device
+from jubako.errors import MachineError
+from jubako.files import open_model
+
+
+@pytest.fixture
+def network(tiny: Path) -> Network:
+    return load_network(open_model([tiny / "tiny-bf16.gguf"]))
+
+
+@pytest.fixture
+def with_cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A torch that was built for CUDA and finds one card; each test breaks something."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card")
+    return monkeypatch
+
+
+def test_a_torch_without_gpus(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(MachineError, match="built for CPUs only; use device cpu, or install one"):
+        jubako.load(tiny / "tiny-bf16.gguf", device="cuda")
+
+
+def test_a_driver_that_is_too_old(with_cuda: pytest.MonkeyPatch) -> None:
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update your GPU")
+
+    with_cuda.setattr(torch.cuda, "init", init)
+    with pytest.raises(MachineError) as raised:
+        gpu_device.open_gpu()
+    assert str(raised.value) == (
+        "no GPU can be used: The NVIDIA driver on your system is too old (found version 11040); "
+        "use device cpu, or mend the driver"
+    )
+
+
+def test_no_card_and_an_old_card(with_cuda: pytest.MonkeyPatch) -> None:
+    with_cuda.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
+    with pytest.raises(MachineError, match=r"Card has compute capability 6\.1; .* 7\.0 or newer"):
+        gpu_device.open_gpu()
+    with_cuda.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(MachineError, match="no GPU that torch can see"):
+        gpu_device.open_gpu()
+
+
+def test_too_little_memory_says_what_fits(with_cuda: pytest.MonkeyPatch, network: Network) -> None:
+    needed = gpu_device.weight_bytes(network) + gpu_device.state_bytes(network, 8, 2, 640)
+    with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (needed + gpu_device.RESERVE, 1 << 40))
+    with pytest.raises(MachineError, match="room for 640 tokens beside the weights; 704 were asked for"):
+        gpu_device.gpu_executor(network, 8, 704)
+    with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (gpu_device.RESERVE, 1 << 40))
+    with pytest.raises(MachineError, match=r"Card has 0\.0 GB free; this model's weights take"):
+        gpu_device.gpu_executor(network, 8, None)
+
+
+def test_auto_goes_on_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    monkeypatch.setattr(gpu_device, "_NODES", ("/dev/null",))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    model = jubako.load(tiny / "tiny-bf16.gguf", context=64)
+    assert type(model.executor).__name__ == "CpuExecutor"
