@@ -72,7 +72,7 @@ def test_a_phone_never_scrolls_sideways(phone: Visit, view: str) -> None:
         page.get_by_role("button", name="Close parameters").tap()
         page.get_by_role("button", name="Menu").tap()
         page.get_by_role("link", name="Monitor").tap()
-        expect(page.get_by_role("heading", name="Monitor")).to_be_visible()
+        expect(page.get_by_role("heading", name="Monitor", level=2)).to_be_visible()
         expect(page.get_by_role("link", name="Monitor")).to_be_hidden()
 
 
@@ -89,7 +89,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Visit) -> None:
     keys.press("Escape")
     expect(page.locator(".answer").get_by_text("Stopped.")).to_be_visible()
     keys.press("Alt+Digit2")
-    expect(page.get_by_role("heading", name="Monitor")).to_be_visible()
+    expect(page.get_by_role("heading", name="Monitor", level=2)).to_be_visible()
     keys.press("Alt+KeyN")
     expect(page.locator(".answer")).to_have_count(0)
     expect(page.locator("#composer")).to_be_focused()

@@ -21,7 +21,7 @@ export function App() {
   }, [view.value]);
   return (
     <>
-      <a class="skip" href="#composer" onClick={skip}>
+      <a class="skip" href="#content" onClick={skip}>
         Skip to the content
       </a>
       <div
@@ -37,11 +37,11 @@ export function App() {
             <Icon name={menu ? "close" : "menu"} />
           </button>
           <Mark />
-          <span>{view.value === "chat" ? "Jubako" : TITLES[view.value]}</span>
+          <h1>{view.value === "chat" ? "Jubako" : TITLES[view.value]}</h1>
         </header>
         <Sidebar onChosen={() => setMenu(false)} />
         <button type="button" class="shade" tabIndex={-1} aria-hidden="true" onClick={() => setMenu(false)} />
-        <main id="content" tabIndex={-1}>
+        <main id="content" tabIndex={view.value === "chat" ? -1 : 0}>
           <Page />
         </main>
       </div>
