@@ -38,12 +38,12 @@ def exact(tiny: Path) -> GpuExecutor:
 
 
 def test_steps_are_the_reference_networks(exact: GpuExecutor, golden: Mapping[str, np.ndarray], tiny: Path) -> None:
-    """Three columns of which one is kept, then the two others again: logits, and the bits of the width."""
-    ids = golden["0.ids"].tolist()[:3]
+    """Two columns of which one is kept, then another: logits as if there had been no refused one."""
+    ids = golden["0.ids"].tolist()[:2]
     reference = Reference(load_network(open_model([tiny / "tiny-bf16.gguf"])))
     wanted = reference.logits(ids).numpy()
     state = exact.new_state(CONTEXT)
-    [logits] = exact.step([([ids[0], 5, 6], state)])
+    [logits] = exact.step([([ids[0], 5], state)])
     state.keep(1)
     [rest] = exact.step([(ids[1:], state)])
     got = np.concatenate([logits[:1], rest])
@@ -81,6 +81,7 @@ def test_bits_do_not_depend_on_the_width(exact: GpuExecutor, golden: Mapping[str
     assert np.array_equal(np.concatenate([first, rest]), want)
 
 
+@pytest.mark.skipif(not CUDA, reason="one step more takes the interpreter half a minute")
 def test_numbers_that_are_not_finite_stay_in_their_sequence(exact: GpuExecutor) -> None:
     good, bad = exact.new_state(CONTEXT), exact.new_state(CONTEXT)
     exact.ops.pool.layers[0].memory[bad.slot] = torch.nan  # type: ignore[union-attr]
