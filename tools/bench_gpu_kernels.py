@@ -1,8 +1,8 @@
-"""Times the GPU's weight-reading kernels at the real shapes: inside a captured graph, over weights larger than the L2 cache.
+"""Times the GPU's weight-reading kernels at the real shapes: in a captured graph, over weights larger than the L2 cache.
 
-    python tools/bench_gpu_kernels.py OUT_DIRECTORY [--sweep] [--types] [--golden FILE]
+    python tools/bench_gpu_kernels.py OUT_DIRECTORY [--sweep] [--types] [--only NAME …]
 
-Prints a line per kernel as it is done and keeps them in OUT_DIRECTORY/kernels.json: µs, bytes of weights as laid out, TB/s.
+Prints a line per kernel and keeps it in OUT_DIRECTORY/kernels.json: µs, bytes of weights as laid out, TB/s.
 --sweep tries several cuts of each product, --types every block type. Worker processes compile first, on all cores.
 """
 
@@ -37,7 +37,7 @@ from jubako.quant import BY_NAME
 
 assert jubako.ops.gpu.launch
 HIDDEN, STREAMS, RANK, SIZE, CHOSEN = 2560, 4, 320, 640, 10
-ROTATION = 400 << 20  # bytes of weights that a measurement goes round
+ROTATION = 300 << 20  # bytes of weights that a measurement goes round
 Launch = Callable[[], Any]
 
 
@@ -406,12 +406,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--types", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[""], help="names that begin with one of these")
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--worker", type=int, nargs=2)
     parser.add_argument("--check", type=int, nargs=2)
     parser.add_argument("--seconds", type=float, default=200)
     options = parser.parse_args()
-    every = list(cases(options.sweep, options.types))
+    every = [c for c in cases(options.sweep, options.types) if c.name.startswith(tuple(options.only))]
     if options.check:
         for line in check(options.golden, *options.check):
             print("WRONG", line, flush=True)

@@ -57,10 +57,18 @@ def row_tile(
     sums = nothing(COLUMNS * GROUPS, ROWS, TYPE)
     raws = fetch_groups(base, rows, blocks, number, first, STEP, ROWS, GROUPS, TYPE, EVEN)
     wait(OVERLAP)
-    sums = meet_groups(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
-    for u in range(first + STEP, first + UNITS, STEP):
-        raws = fetch_groups(base, rows, blocks, number, u, STEP, ROWS, GROUPS, TYPE, EVEN)
-        sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
+    if COLUMNS > 1:  # units are few at a time: fetch the next while these meet the columns
+        last = first + UNITS - STEP
+        for u in range(first, first + UNITS, STEP):
+            ahead = tl.minimum(u + STEP, last)
+            after = fetch_groups(base, rows, blocks, number, ahead, STEP, ROWS, GROUPS, TYPE, EVEN)
+            sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
+            raws = after
+    else:
+        sums = meet_groups(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
+        for u in range(first + STEP, first + UNITS, STEP):
+            raws = fetch_groups(base, rows, blocks, number, u, STEP, ROWS, GROUPS, TYPE, EVEN)
+            sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     for c in tl.static_range(COLUMNS):
         for g in tl.static_range(GROUPS):
             y = tree(sums[c * GROUPS + g], ROWS)
