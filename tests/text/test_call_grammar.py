@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import small_metadata
 
+from jubako.errors import RequestError
 from jubako.text.answer import AnswerParser, Marks
 from jubako.text.answer_form import constraint_of
 from jubako.text.call_schema import Tool
@@ -58,9 +59,9 @@ def written(values: dict[str, str]) -> list[int]:
     return [marks.call, *tokenizer().encode(f"\n<function=write>\n{inner}</function>\n"), marks.end_call]
 
 
-def allowed(tokens: list[int]) -> bool:
+def allowed(tokens: list[int], rule: GrammarRule | None = None) -> bool:
     """Whether the mask lets all of it be written, byte by byte where it forces another cutting, and then ends."""
-    rule = fresh_rule().copy()
+    rule = (rule or fresh_rule()).copy()
     for token in tokens:
         pieces = [token]
         if tokenizer().is_normal(token):
@@ -142,3 +143,41 @@ def test_what_the_mask_lets_through_is_read_as_a_valid_call(values: dict[str, st
         arguments = read(tokens)
         assert arguments is not None
         assert VALID.is_valid(arguments)
+
+
+def rule_of(schema: dict[str, Any], strict: bool = False) -> GrammarRule:
+    """The mask over a call with one parameter, `path`."""
+    tool = Tool("write", "", {"type": "object", "properties": {"path": schema}, "required": ["path"]}, strict)
+    form = constraint_of(None, (tool,), "required", parallel=False, marks=Marks.of(tokenizer()), thinking_open=False)
+    assert form.constraint
+    return grammar_rule(form.constraint, tokenizer(), tokenizer().vocab_size, tokenizer().eos_ids)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "unfitting"),
+    [
+        ({"pattern": "^(a|b)+$|^c$", "maxLength": 3}, ["ab", "c"], ["abab", "cc", ""]),
+        ({"pattern": "\\d{2}/\\d", "minLength": 6}, ["ab12/3", "12/3xyz"], ["12/3", "xx", "ab١٢/٣"]),
+        ({"pattern": "[|]x|^\\$"}, ["a|x", "$5"], ["x", "5$"]),
+        ({"enum": ["a/b", "c\nd", "x\\y", "(z)*"]}, ["a/b", "c\nd", "x\\y", "(z)*"], ["z", "a/"]),
+        ({"maxLength": 0}, [""], ["x"]),
+        ({"minLength": 2, "maxLength": 3}, ["🍱é", "a\nb"], ["é", "abcd"]),
+    ],
+)
+def test_bounds_of_strings_hold_for_their_text(
+    schema: dict[str, Any], fitting: list[str], unfitting: list[str]
+) -> None:
+    rule = rule_of({"type": "string", **schema})
+    assert [text for text in [*fitting, *unfitting] if allowed(written({"path": text}), rule)] == fitting
+
+
+@pytest.mark.parametrize("bounds", [{"pattern": "(?=x)y"}, {"minLength": 5, "maxLength": 3}])
+def test_bounds_that_cant_be_honoured_matter_for_strict_tools_only(bounds: dict[str, Any]) -> None:
+    assert allowed(written({"path": "anything"}), rule_of({"type": "string", **bounds}))
+    with pytest.raises(RequestError, match="tool write, parameter path: the bounds of its text"):
+        rule_of({"type": "string", **bounds}, strict=True)
+
+
+def test_what_is_required_but_not_described_is_asked_for() -> None:
+    tool = Tool("write", "", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]})
+    assert [(p.name, p.required) for p in tool.arguments] == [("a", False), ("b", True)]

@@ -21,10 +21,10 @@ from ..core import Constraint
 from ..errors import RequestError
 from .answer import Marks
 from .call_schema import Parameter, Tool, resolved, schema_types
+from .call_text import ANY, expression, literal, text_bounds
 from .grammar_check import check_constraint
 from .grammar_source import escaped_expression, with_options
 
-_ANY = "(?s:.*)"
 _CLOSE = "\n</parameter>\n"
 _END = "</function>\n"
 _NAME = re.compile(r"[^>\n]+")
@@ -38,10 +38,10 @@ class CallGrammar:
         self.parts: list[dict[str, Any]] = []
         self._end = f"<[{marks.end_call}]>"
         self._rules = [
-            f"text[lazy]: /{_ANY}{_expression(_CLOSE)}/",
-            f"FURTHER: /{_ANY}{_expression(_CLOSE)}/ & ~/<{_ANY}/",
+            f"text[lazy]: /{ANY}{expression(_CLOSE)}/",
+            f"FURTHER: /{ANY}{expression(_CLOSE)}/ & ~/<{ANY}/",
             "further[lazy]: FURTHER",
-            f"MORE: /{_ANY}{_expression(_CLOSE)}/ & ~/{_expression(_CLOSE[1:])}{_ANY}/",
+            f"MORE: /{ANY}{expression(_CLOSE)}/ & ~/{expression(_CLOSE[1:])}{ANY}/",
             "more[lazy]: MORE",
         ]
         names = [self._function(tool, f"f{i}") for i, tool in enumerate(tools)]
@@ -59,19 +59,19 @@ class CallGrammar:
 
         def after(given: list[str]) -> tuple[list[str], bool]:
             names, may_end = tool.following(given)
-            return [f"{_literal(_opening(name))} {rule}v{numbers[name]}" for name in names], may_end
+            return [f"{literal(_opening(name))} {rule}v{numbers[name]}" for name in names], may_end
 
         ways, may_end = after([])
-        ways += [f"{_literal(_END)} {self._end}"] if may_end else []
-        begin = _literal(f"\n<function={tool.name}>\n")
+        ways += [f"{literal(_END)} {self._end}"] if may_end else []
+        begin = literal(f"\n<function={tool.name}>\n")
         self._rules.append(f"{rule}: {begin} ({' | '.join(ways)})")
         for parameter, number in zip(tool.arguments, numbers.values(), strict=True):
             ways, may_end = after([parameter.name])
             self._value(tool, parameter, f"{rule}v{number}", f"{rule}a{number}", f"{rule}t{number}")
-            ending = [f"{_literal(_END)} {self._end}"] if may_end else []
+            ending = [f"{literal(_END)} {self._end}"] if may_end else []
             self._rules.append(f"{rule}a{number}: {' | '.join([*ways, *ending])}")
             if may_end:
-                ways += [f"{_literal(_END)} ({self._end} | more {rule}t{number})", f"further {rule}t{number}"]
+                ways += [f"{literal(_END)} ({self._end} | more {rule}t{number})", f"further {rule}t{number}"]
             self._rules.append(f"{rule}t{number}: {' | '.join(ways)}")
         return rule
 
@@ -80,14 +80,16 @@ class CallGrammar:
         ways = []
         for number, way in enumerate(_ways(parameter)):
             name = f"{rule}w{number}"
-            if way == _ANY:
-                ways.append(f"text {after_text}")
-            elif isinstance(way, str):
-                self._rules.append(f"{name}[lazy]: /({escaped_expression(way)}){_expression(_CLOSE)}/")
+            if isinstance(way, Mapping):
+                self.parts.append({"name": name, "json_schema": _honoured(way, tool, parameter)})
+                ways.append(f"@{name} {literal(_CLOSE)} {after}")
+            elif bounds := _honoured_text(way, tool, parameter):
+                terms = " & ".join(f"/{escaped_expression(bound)}/" for bound in bounds)
+                self._rules += [f"{name.upper()}: {terms}", f"{name.upper()}C: {name.upper()} /{expression(_CLOSE)}/"]
+                self._rules.append(f"{name}[lazy]: {name.upper()}C")
                 ways.append(f"{name} {after}")
             else:
-                self.parts.append({"name": name, "json_schema": _honoured(way, tool, parameter)})
-                ways.append(f"@{name} {_literal(_CLOSE)} {after}")
+                ways.append(f"text {after_text}")
         self._rules.append(f"{rule}: {' | '.join(ways)}")
 
 
@@ -107,12 +109,26 @@ def _honoured(schema: Mapping[str, Any], tool: Tool, parameter: Parameter) -> di
     return with_options(dict(whole))
 
 
-def _ways(parameter: Parameter) -> Iterator[str | Mapping[str, Any]]:
-    """How a value may be written: expressions for the text of strings, schemas for JSON of the other types."""
+def _honoured_text(bounds: list[str], tool: Tool, parameter: Parameter) -> list[str]:
+    """The expressions that a string's text must match, or none where they can't be honoured and needn't be."""
+    try:
+        if bounds:
+            terms = " & ".join(f"/{escaped_expression(bound)}/" for bound in bounds)
+            check_constraint(Constraint("grammar", f"start: TEXT\nTEXT: {terms}"))
+    except RequestError as error:
+        if tool.strict:
+            said = str(error).replace("the grammar", "the bounds of its text")
+            raise RequestError(f"tool {tool.name}, parameter {parameter.name}: {said}") from None
+        return []
+    return bounds
+
+
+def _ways(parameter: Parameter) -> Iterator[list[str] | Mapping[str, Any]]:
+    """How a value may be written: lists of what a string's text must match, schemas of other types."""
     for schema in _branches(parameter.schema, parameter.shared, 8):
         types = schema_types(schema, parameter.shared)
         if "string" in types:
-            yield from _expressions(schema)
+            yield text_bounds(schema)
         others = sorted(types - {"string"} - ({"integer"} if "number" in types else set()))
         if others:
             values = schema.get("enum")
@@ -132,42 +148,3 @@ def _branches(schema: Mapping[str, Any], shared: Mapping[str, Any], depth: int) 
             yield from _branches(branch if isinstance(branch, Mapping) else {}, shared, depth - 1)
     else:
         yield schema
-
-
-def _expressions(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Regular expressions for the text of a string."""
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(values, list):
-        yield "|".join(_quoted(value) for value in values if isinstance(value, str))
-        return
-    low, high = schema.get("minLength", 0), schema.get("maxLength")
-    pattern = schema.get("pattern")
-    if isinstance(pattern, str) and _is_expression(pattern):
-        start = pattern.removeprefix("^") if pattern.startswith("^") else f"{_ANY}({pattern})"
-        yield f"({start[:-1]})" if pattern.endswith("$") and not pattern.endswith("\\$") else f"({start}){_ANY}"
-    elif isinstance(low, int) and (low > 0 or isinstance(high, int)):
-        yield f"(?s:.{{{low},{high if isinstance(high, int) else ''}}})"
-    else:
-        yield _ANY
-
-
-def _is_expression(pattern: str) -> bool:
-    try:
-        check_constraint(Constraint("regex", pattern))
-    except RequestError:
-        return False
-    return True
-
-
-def _literal(text: str) -> str:
-    """A string of a Lark grammar."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _expression(text: str) -> str:
-    """A regular expression of a Lark grammar that matches `text` alone."""
-    return escaped_expression(_quoted(text))
-
-
-def _quoted(text: str) -> str:
-    return "".join(f"\\{c}" if c in r"\.+*?()|[]{}^$-&~#" else c for c in text)

@@ -56,14 +56,16 @@ class Tool:
 
     @cached_property
     def arguments(self) -> tuple[Parameter, ...]:
-        """The parameters in the schema's order."""
+        """The parameters in the schema's order; then what is required without being described."""
         shared = {key: self.parameters[key] for key in ("$defs", "definitions") if key in self.parameters}
         root = resolved(self.parameters, shared)
         properties, required = root.get("properties"), root.get("required")
-        names = set(required) if isinstance(required, list) else set()
+        schemas = dict(properties) if isinstance(properties, Mapping) else {}
+        names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        schemas = {**schemas, **{name: {} for name in names if name not in schemas}}
         return tuple(
             Parameter(name, schema if isinstance(schema, Mapping) else {}, name in names, shared)
-            for name, schema in (properties.items() if isinstance(properties, Mapping) else ())
+            for name, schema in schemas.items()
         )
 
     def argument(self, name: str) -> Parameter:

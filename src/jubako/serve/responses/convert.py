@@ -28,6 +28,8 @@ def conversation_of(body: ResponsesRequest) -> Conversation:
     else:
         messages += _messages(body.input)
     tools = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ()) if tool.type == "function")
+    if not messages:
+        raise Refused("invalid", "input is empty; give at least one item", "input")
     last = messages[-1]
     return Conversation(
         messages=messages,

@@ -69,7 +69,7 @@ class TextConfig(Body):
 
 class ResponsesRequest(Sampling):
     model: str | None = Field(None, description="Any name; the loaded model answers.")
-    input: str | Annotated[list[Item], Field(min_length=1, max_length=20_000)]
+    input: str | Annotated[list[Item], Field(max_length=20_000)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1), Whole] | None = None
     tools: Annotated[list[ToolDefinition], Field(max_length=1024)] | None = None
