@@ -40,8 +40,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Of one module: while it is there, playwright keeps an event loop running in this thread."""
     path = find_browser()
     if path is None:
         pytest.skip(MISSING)

@@ -7,6 +7,11 @@ export function exportConversation(conversation: Conversation): void {
   download(`${name}.md`, asMarkdown(conversation));
 }
 
+/** Saves all of them as one file. */
+export function exportAll(conversations: Conversation[]): void {
+  download("conversations.md", conversations.map(asMarkdown).join("\n---\n\n"));
+}
+
 export function asMarkdown(conversation: Conversation): string {
   const system = conversation.settings.system.trim();
   const parts = [`# ${conversation.title}`];

@@ -1,6 +1,6 @@
 import { discard } from "./actions";
 import { apiKey, keyWanted, setApiKey } from "./api";
-import { exportConversation } from "./export";
+import { exportAll } from "./export";
 import { bytes, count } from "./format";
 import { loadModel, model } from "./model";
 import { samples } from "./status_poll";
@@ -48,7 +48,7 @@ export function SettingsPage() {
           {count(kept.length)} kept in this browser, {bytes(size)}. The server keeps none.
         </p>
         <div class="buttons">
-          <button type="button" disabled={kept.length === 0} onClick={() => kept.forEach(exportConversation)}>
+          <button type="button" disabled={kept.length === 0} onClick={() => exportAll(kept)}>
             Export all
           </button>
           <button
