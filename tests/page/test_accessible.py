@@ -14,8 +14,7 @@ FAULTS = """axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-
   .then(({violations}) => violations.map(({id, nodes}) => `${id}: ${nodes.map(({html}) => html).join(" | ")}`))"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 1280)])
 def test_no_rule_is_broken(browser: Browser, address: str, scheme: str, width: int) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not installed: tools/page.sh check")
