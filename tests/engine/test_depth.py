@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from jubako.engine.depth import Acceptance, Costs, best_plan
+from jubako.engine.depth import HOPE, Acceptance, Costs, best_plan
 
 
 def costs_of(first: float, column: float, draft_pass: float) -> Costs:
@@ -19,8 +21,8 @@ def costs_of(first: float, column: float, draft_pass: float) -> Costs:
 def learned(rate: float) -> Acceptance:
     """A sequence whose drafts are right that often, of either proposer."""
     acceptance = Acceptance(6)
-    acceptance.layer = [rate] * 6
-    acceptance.suffix = [rate] * len(acceptance.suffix)
+    for each in (*acceptance.layer, *acceptance.suffix):
+        each.trials, each.right = 1e9, 1e9 * rate
     return acceptance
 
 
@@ -40,7 +42,8 @@ def test_unknown_widths_lie_between_their_neighbours() -> None:
 
 def test_expected_tokens() -> None:
     acceptance = Acceptance(3)
-    acceptance.layer = [0.8, 0.5, 0.5]
+    for rate, alpha in zip(acceptance.layer, (0.8, 0.5, 0.5), strict=True):
+        rate.trials, rate.right = 1e9, 1e9 * alpha
     assert acceptance.tokens("layer", 3, 0) == pytest.approx(1 + 0.8 + 0.4 + 0.2)
 
 
@@ -66,16 +69,30 @@ def test_depth_follows_acceptance_and_falls_with_company() -> None:
     assert together < alone
 
 
+def alphas(acceptance: Acceptance) -> list[float]:
+    """Of the places, from the expected tokens."""
+    tokens = [acceptance.tokens("layer", depth, 0) for depth in range(4)]
+    gains = [b - a for a, b in pairwise(tokens)]
+    return [gains[0], gains[1] / gains[0], gains[2] / gains[1]]
+
+
 def test_acceptance_is_learned_and_hope_returns() -> None:
     acceptance = Acceptance(3)
-    for _ in range(60):
+    assert alphas(acceptance) == pytest.approx([HOPE] * 3)
+    for _ in range(100):
         acceptance.learn_layer(3, 1)
-    assert acceptance.layer[0] > 0.98 and acceptance.layer[1] < 0.05
-    low = acceptance.layer[1]
+    first, second, third = alphas(acceptance)
+    assert first > 0.95 and second < 0.1 and third == pytest.approx(second)  # the third was never reached
     for _ in range(300):
         acceptance.learn_layer(1, 1)
-    assert acceptance.layer[1] > low + 0.4
-    acceptance.learn_suffix(5, 4, 4)
-    before = acceptance.suffix[1]
-    acceptance.learn_suffix(5, 4, 0)
-    assert acceptance.suffix[1] < before
+    assert alphas(acceptance) == pytest.approx([first] * 3, abs=0.03)
+
+
+def test_a_suffix_is_learned_by_the_length_of_its_match() -> None:
+    acceptance = Acceptance(0)
+    short, long = (acceptance.tokens("suffix", 1, match) for match in (3, 20))
+    assert short < long
+    for _ in range(50):
+        acceptance.learn_suffix(3, 4, 4)
+        acceptance.learn_suffix(20, 4, 0)
+    assert acceptance.tokens("suffix", 1, 3) > 1.9 and acceptance.tokens("suffix", 1, 20) < 1.1

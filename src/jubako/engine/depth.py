@@ -11,10 +11,11 @@ from typing import NamedTuple
 from .executor import STEP_COLUMNS
 from .suffix import LONGEST, SHORTEST
 
-HOPE = 0.8  # probability that a draft is right, before anything is known
-LEARN, FORGET = 0.1, 0.004  # weight of a new observation, and of hope while there is none
+HOPE = 0.8  # probability that a draft of the draft layer is right, before anything is known
+SUFFIX_HOPE = (0.4, 0.6, 0.75, 0.85)  # of a suffix's next token, by the length of the match: see _class
+PRIOR_TRIALS, FADE = 2.0, 0.03  # weight of hope in trials, and what trials lose of theirs with each step
+LEARN, FORGET = 0.1, 0.004  # of times: weight of a new one, and of hope while there is none
 FLAT = 0.05  # hoped growth of a step's time with each further column
-CLASSES = 4  # of suffix matches by length
 
 
 class Plan(NamedTuple):
@@ -63,42 +64,57 @@ def _mean(before: float | None, now: float) -> float:
     return now if before is None else before + LEARN * (min(now, 2 * before) - before)
 
 
+class Rate:
+    """The share of trials that went well lately, `prior` to begin with and again when there were none for long."""
+
+    def __init__(self) -> None:
+        self.trials = self.right = 0.0
+
+    def of(self, prior: float) -> float:
+        return (self.right + PRIOR_TRIALS * prior) / (self.trials + PRIOR_TRIALS)
+
+    def learn(self, right: bool | None) -> None:
+        """One step's outcome, None if it was not tried."""
+        self.trials, self.right = (1 - FADE) * self.trials, (1 - FADE) * self.right
+        if right is not None:
+            self.trials, self.right = self.trials + 1, self.right + right
+
+
 class Acceptance:
     """How often drafts of one sequence are right, given that those before them in the step were.
 
-    layer: by place in the step. suffix: by the length of the match.
+    The draft layer's by place in the step; a place not tried yet is thought as good as the one before. A suffix's by
+    the length of its match.
     """
 
     def __init__(self, most: int) -> None:
-        self.layer = [HOPE] * most
-        self.suffix = [HOPE * (c + 1) / CLASSES for c in range(CLASSES)]
+        self.layer = [Rate() for _ in range(most)]
+        self.suffix = [Rate() for _ in SUFFIX_HOPE]
 
     def tokens(self, proposer: str, depth: int, match: int) -> float:
         """Expected tokens of a step: 1 + α1 + α1 α2 + …"""
-        total, all_right = 1.0, 1.0
+        total, all_right, alpha = 1.0, 1.0, HOPE
+        kind = _class(match)
         for place in range(depth):
-            all_right *= self.layer[place] if proposer == "layer" else self.suffix[_class(match)]
+            alpha = self.layer[place].of(alpha) if proposer == "layer" else self.suffix[kind].of(SUFFIX_HOPE[kind])
+            all_right *= alpha
             total += all_right
         return total
 
     def learn_layer(self, made: int, right: int) -> None:
         """`right` of `made` drafts agreed; the one after them did not."""
-        for place in range(len(self.layer)):
-            if place < min(right + 1, made):
-                self.layer[place] += LEARN * (float(place < right) - self.layer[place])
-            else:
-                self.layer[place] += FORGET * (HOPE - self.layer[place])
+        for place, rate in enumerate(self.layer):
+            rate.learn(place < right if place < min(right + 1, made) else None)
 
     def learn_suffix(self, match: int, made: int, right: int) -> None:
         """The same for a suffix match, proposed or not."""
-        kind = _class(match)
         for place in range(min(right + 1, made)):
-            self.suffix[kind] += LEARN * (float(place < right) - self.suffix[kind])
+            self.suffix[_class(match)].learn(place < right)
 
 
 def _class(match: int) -> int:
     """Matches of 3, 4 to 7, 8 to 15, 16 and more tokens."""
-    return min(CLASSES - 1, max(0, match.bit_length() - 2)) if SHORTEST <= match <= LONGEST else 0
+    return min(len(SUFFIX_HOPE) - 1, match.bit_length() - 2) if SHORTEST <= match <= LONGEST else 0
 
 
 def best_plan(costs: Costs, acceptance: Acceptance, layer: int, suffix: int, match: int, sequences: int) -> Plan:

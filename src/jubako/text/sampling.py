@@ -106,9 +106,12 @@ class Sampler:
         allowed = allowed_tokens(self._rules)
         if allowed is None:
             return self._choose(logits, None, position)
-        ids = np.flatnonzero(allowed)
-        if len(ids) == 0:
+        count = np.count_nonzero(allowed)
+        if count == 0:
             raise JubakoError(f"no token may come at position {position}: the rules of this answer exclude each other")
+        if count > len(logits) // 4:
+            return self._choose(np.where(allowed, logits, np.float32(-np.inf)), None, position)
+        ids = np.flatnonzero(allowed)
         return int(ids[self._choose(logits[ids], ids, position)])
 
     def _biased(self, logits: np.ndarray) -> np.ndarray:
