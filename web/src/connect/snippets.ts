@@ -17,7 +17,6 @@ export function snippets({ origin, model, key }: Target): Snippet[] {
   const token = key || "none";
   const authorization = key ? ` \\\n  -H "Authorization: Bearer ${key}"` : "";
   const { port } = new URL(origin);
-  const fromContainer = origin.replace(/\/\/(localhost|127\.0\.0\.1|\[::1\])/, "//host.docker.internal");
   return [
     {
       title: "curl",
@@ -67,9 +66,9 @@ claude`,
     {
       title: "Open WebUI",
       language: "bash",
-      note: "The container reaches this machine as host.docker.internal: start the server with --host 0.0.0.0 and a key.",
-      text: `docker run -p 3000:8080 --add-host host.docker.internal:host-gateway \\
-  -e OPENAI_API_BASE_URL=${fromContainer}/v1 -e OPENAI_API_KEY=${token} \\
+      note: "On the same machine; then open http://localhost:3000.",
+      text: `docker run --network host -e PORT=3000 \\
+  -e OPENAI_API_BASE_URL=${origin}/v1 -e OPENAI_API_KEY=${token} \\
   ghcr.io/open-webui/open-webui:main`,
     },
     {
