@@ -126,7 +126,7 @@ def test_llama_cpp_answers_the_same(prompt: peer.Prompt) -> None:
     trunk = small_model()[0]
     model = jubako.load(trunk, device="cpu", threads=1, kv_bits=16)
     text = prompt.text(model)
-    assert "".join(peer.ours(model, text)) == peer.theirs(Path(LLAMA), trunk, text)
+    assert peer.same(peer.ours(model, text), peer.theirs(Path(LLAMA), trunk, text))
 
 
 def _tool(name: str, description: str, argument: str) -> dict[str, Any]:

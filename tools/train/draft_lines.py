@@ -21,9 +21,9 @@ from .network import Pass
 from .prepare import CONTEXT, KINDS
 from .prepare_drafts import SNIPPET
 
-SHARES = {"prose": 0.32, "code": 0.46, "docs": 0.13, "dialogue": 0.09}
+SHARES = {"prose": 0.40, "code": 0.32, "docs": 0.16, "dialogue": 0.12}
 SHORTEST = 128  # tokens of a beginning
-GIVEN = 0.2  # weight of places where the next token was given, not written by the trunk
+GIVEN = 0.3  # weight of places where the next token was given, not written by the trunk
 
 Beginnings = tuple[Tensor, Tensor]  # ids [B, SNIPPET], how many of them count [B]
 

@@ -24,8 +24,8 @@ from . import network
 from .model import DRAFTS
 from .network import Pass, Weights
 
-SHARPNESS = 2.0  # of the trunk's distribution as a target
-HARD = 0.6  # share of the loss that only asks for the trunk's likeliest token
+SHARPNESS = 1.5  # of the trunk's distribution as a target
+HARD = 0.5  # share of the loss that only asks for the trunk's likeliest token
 DEPTHS = (2.3, 1.75, 1.0)  # what a kept draft of each depth brings, with those it opens
 BROKEN = 0.2  # weight where an earlier draft of the round was wrong
 

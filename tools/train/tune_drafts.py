@@ -5,14 +5,13 @@
 
 Most lines are the trunk's own: it continues passages of training text greedily while training goes on. Some are
 training rows as they stand, longer, so that long contexts are not forgotten. The last part trains through quantisation.
-OUT receives drafts.safetensors (float32), a checkpoint of it now and then, and drafts.tsv.
+OUT receives drafts.safetensors (float32), a checkpoint of it now and then, drafts.tsv and kept.tsv.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +33,10 @@ from .optimiser import Optimiser
 from .rounding import as_stored
 
 LENGTH, SKIP = 384, 128  # tokens of a line; those at its start only give keys
-LONG, LONG_BATCH, LONG_EVERY = 2048, 10, 16
-WARM_UP = 100  # steps
-READY = 3  # steps after which everything is compiled
-WRITING = 0.3  # time for writing new lines, per time of training
+LONG, LONG_BATCH, LONG_EVERY = 2048, 10, 8
+RATE, WARM_UP = 0.7, 100
+ROUNDED_FROM = 0.6  # share of the time
+WRITING = 0.4  # time for writing new lines, per time of training
 TYPES = "drafts"
 TEST_LENGTH = 96  # tokens written per line when drafts are counted
 
@@ -78,50 +77,23 @@ class Tuner:
         net = self.model.net.weights
         return losses(*lines, part, self.model.head, net["token_embd.weight"], net["output.weight"])
 
-    def report(self, tests: dict[str, Store], batch: int, stored: bool) -> str:
-        """The share of drafts kept on each kind, together and by depth."""
-        texts = []
-        for kind, store in tests.items():
-            counts = np.zeros(DRAFTS + 1, np.int64)
-            for start in range(0, len(store), batch):
-                lines = store.lines(torch.arange(start, start + batch))
-                agreed = self.loss(self.short, lines, stored)[1].cpu().numpy()
-                begins = store.prefix[start : start + batch].cpu().numpy() - 1 - self.short.skip
-                counts = counts + kept(agreed, begins, min(TEST_LENGTH, agreed.shape[2] - int(begins.max()) - 4))
-            shares = counts[:-1] / counts[-1]
-            texts.append(f"{kind} {shares.mean():.3f} ({' '.join(f'{share:.3f}' for share in shares)})")
-        return " | ".join(texts)
+    def kept(self, store: Store, batch: int, stored: bool) -> list[float]:
+        """The share of drafts kept on lines set aside: together, then by depth."""
+        counts = np.zeros(DRAFTS + 1, np.int64)
+        for start in range(0, len(store), batch):
+            agreed = self.loss(self.short, store.lines(torch.arange(start, start + batch)), stored)[1].cpu().numpy()
+            begins = store.prefix[start : start + batch].cpu().numpy() - 1 - self.short.skip
+            counts = counts + kept(agreed, begins, min(TEST_LENGTH, agreed.shape[2] - int(begins.max()) - 4))
+        shares = counts[:-1] / counts[-1]
+        return [float(share) for share in (shares.mean(), *shares)]
 
     def save(self, path: Path) -> None:
         save_file({name: w.detach().float().cpu().contiguous() for name, w in self.own.items()}, path)
 
 
-class Ahead:
-    """Writes lines into the store beside everything else, until it is stopped."""
-
-    def __init__(self, store: Store, writer: Writer, passages: Passages, count: int) -> None:
-        self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self._run, args=(store, writer, passages, count), daemon=True)
-        if store.ids.is_cuda:
-            self.thread.start()
-
-    def _run(self, store: Store, writer: Writer, passages: Passages, count: int) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.default_stream())
-        with torch.cuda.stream(stream):
-            while not self.stopped.is_set():
-                store.put(writer.write(*passages.draw(count)))
-                stream.synchronize()
-
-    def stop(self) -> None:
-        self.stopped.set()
-        if self.thread.is_alive():
-            self.thread.join()
-
-
-def factor_at(rate: float, progress: float, step: int) -> float:
+def factor_at(progress: float, step: int) -> float:
     """Factor on the learning rates: a short rise, then half a cosine down."""
-    return rate * min(1.0, (step + 1) / WARM_UP) * max(0.005, 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
+    return RATE * min(1.0, (step + 1) / WARM_UP) * max(0.005, 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
 
 
 def tune(options: argparse.Namespace) -> None:
@@ -131,12 +103,22 @@ def tune(options: argparse.Namespace) -> None:
     torch.manual_seed(2)
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    log = (out / "drafts.tsv").open("w")
+    log, counts = (out / "drafts.tsv").open("w"), (out / "kept.tsv").open("w")
     log.write("step\tseconds\trate\tas_stored\tloss\tagreed1\tagreed2\tagreed3\n")
+    counts.write("step\tseconds\tweights\tkind\tkept\tdepth1\tdepth2\tdepth3\n")
 
     def say(*parts: object) -> None:
         print(f"{time.time() - begun:6.1f} s", *parts, flush=True)
 
+    def report(stored: bool) -> None:
+        weights = "stored" if stored else "trained"
+        for kind, test in tests.items():
+            shares = [f"{share:.3f}" for share in tuner.kept(test, batch, stored)]
+            counts.write("\t".join([str(step), f"{time.time() - begun:.0f}", weights, kind, *shares]) + "\n")
+            say(f"{step} steps, as {weights}:", kind, *shares)
+        counts.flush()
+
+    step = 0
     net = Network(small_config()).to(device)
     load_gguf(net, options.trunk, options.drafts)
     model = Model(net)
@@ -156,32 +138,28 @@ def tune(options: argparse.Namespace) -> None:
     run = make_pass(model.config, options.long, True, torch.bfloat16, device)
     rows_as_lines(long, model, replace(run, sparse=True), passages.rows, options.seed)
     say("long rows read")
-    store.put(writer.write(*passages.draw(options.lines)))
-    ahead = Ahead(store, writer, passages, options.lines)
-    say("at first:", tuner.report(tests, batch, options.rounded_from <= 0))
+    for _ in range(options.first_chunks):
+        store.put(writer.write(*passages.draw(options.lines)))
+    say(f"{len(store)} lines written")
+
+    report(False)
     optimiser = Optimiser(tuner.own, compiled=False)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(options.seed)
-    step, reported = 0, time.time()
+    reported = time.time()
     started = due = time.time() - begun
     while (elapsed := time.time() - begun) < options.seconds:
         progress = (elapsed - started) / (options.seconds - started)
-        stored = progress >= options.rounded_from
-        if step > READY and elapsed >= due:
+        stored = progress >= ROUNDED_FROM
+        if elapsed >= due:
             store.put(writer.write(*passages.draw(options.lines)))
             assert int(writer.at) == LENGTH  # waits for the device
             due = elapsed + (1 + WRITING) / WRITING * (time.time() - begun - elapsed)
-        if step == READY:
-            ahead.stop()
-            started, due = elapsed, elapsed + 10
-            say(f"{len(store)} lines written")
         turn = step % LONG_EVERY == LONG_EVERY - 1
         losses, source, size = (tuner.long, long, LONG_BATCH) if turn else (tuner.short, store, batch)
-        lines = source.lines(
-            torch.randint(options.lines if step < READY else len(source), (size,), generator=generator)
-        )
+        lines = source.lines(torch.randint(len(source), (size,), generator=generator))
         loss, agreed = tuner.loss(losses, lines, stored)
         loss.backward()
-        factor = factor_at(options.rate, progress, step)
+        factor = factor_at(progress, step)
         optimiser.step(factor)
         if step % 100 == 0 or step in (1, 2):
             loss = loss.detach()
@@ -191,13 +169,13 @@ def tune(options: argparse.Namespace) -> None:
             log.flush()
             say(step, f"{float(loss):.4f}", *shares, f"{len(store)} lines")
         if time.time() - reported > options.report:
-            say("now:", tuner.report(tests, batch, stored))
+            report(stored)
             tuner.save(out / "checkpoint.safetensors")
             reported = time.time()
         step += 1
     tuner.save(out / "drafts.safetensors")
-    say(f"{step} steps; as trained:", tuner.report(tests, batch, False))
-    say("as stored:", tuner.report(tests, batch, True))
+    report(False)
+    report(True)
 
 
 if __name__ == "__main__":
@@ -209,8 +187,7 @@ if __name__ == "__main__":
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lines", type=int, default=4096, help="lines written at a time")
     parser.add_argument("--capacity", type=int, default=90_000, help="lines kept")
-    parser.add_argument("--rate", type=float, default=0.7, help="factor on the learning rates")
-    parser.add_argument("--rounded-from", type=float, default=0.6, help="share of the time that trains unrounded")
+    parser.add_argument("--first-chunks", type=int, default=8)
     parser.add_argument("--long", type=int, default=LONG)
     parser.add_argument("--long-rows", type=int, default=900)
     parser.add_argument("--seed", type=int, default=11)
