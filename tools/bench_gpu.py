@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.chunk:
         executor.chunk = arguments.chunk
     bench = GpuBench(network, executor, arguments.kv_bits, journal.say)
-    report = bench.report()
+    report = bench.report(arguments.widths if "steps" in arguments.only else ())
     journal.write(report)
 
     def attempt(results: list[Any], work: Callable[[], Any]) -> None:
@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
     if "prompts" in arguments.only:
         for tokens in (n for n in arguments.prompts if n <= 8192):
             attempt(report.prompts, partial(bench.prompt, tokens))
+            report.prompt_kernels = bench.prompt_kernels(tokens)
     if "steps" in arguments.only:
         for depth in arguments.depths:
             for width in arguments.widths:

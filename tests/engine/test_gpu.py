@@ -20,6 +20,7 @@ from jubako.engine.executor import DraftWish
 from jubako.engine.gpu import GpuExecutor
 from jubako.errors import MachineError
 from jubako.files import open_model
+from jubako.ops.gpu.state import GpuState
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -53,20 +54,38 @@ def test_steps_are_the_reference_networks(exact: GpuExecutor, golden: Mapping[st
 
 @pytest.mark.skipif(not CUDA, reason="whole prompts take the interpreter minutes")
 def test_logits_and_greedy_tokens_are_the_official_ones(exact: GpuExecutor, golden: Mapping[str, np.ndarray]) -> None:
-    """The prompt as a chunk, then steps with refused columns in them."""
+    """The prompt as a chunk, then steps with refused columns in them. A chunk's experts keep eight bits of a factor."""
     for prompt in range(3):
         ids = golden[f"{prompt}.ids"].tolist()
         wanted, greedy = golden[f"{prompt}.logits"], golden[f"{prompt}.greedy"].tolist()
         state = exact.new_state(CONTEXT)
         logits = exact.forward(ids, state, last_only=False)
-        assert np.abs(logits[-len(wanted) :] - wanted).max() <= 5e-3 * np.abs(wanted).max()
-        assert (logits.argmax(-1) == golden[f"{prompt}.argmax"]).mean() >= 0.99
-        token = int(logits[-1].argmax())
-        for place in range(len(greedy)):
-            assert token == greedy[place]
-            [logits] = exact.step([([token, 5, 6], state)])
-            state.keep(1)
-            token = int(logits[0].argmax())
+        assert np.abs(logits[-len(wanted) :] - wanted).max() <= 5e-2 * np.abs(wanted).max()
+        assert (logits.argmax(-1) == golden[f"{prompt}.argmax"]).mean() >= 0.95
+        assert continued(exact, state, int(logits[-1].argmax()), len(greedy))[:4] == greedy[:4]
+
+
+@pytest.mark.skipif(not CUDA, reason="whole prompts take the interpreter minutes")
+def test_steps_alone_give_the_official_logits_and_text(exact: GpuExecutor, golden: Mapping[str, np.ndarray]) -> None:
+    """The prompt sixteen tokens a step: float32 throughout, so that the text is the official one to its end."""
+    for prompt in range(3):
+        ids = golden[f"{prompt}.ids"].tolist()
+        wanted, greedy = golden[f"{prompt}.logits"], golden[f"{prompt}.greedy"].tolist()
+        state = exact.new_state(CONTEXT)
+        logits = np.concatenate([exact.step([(ids[at : at + 16], state)])[0] for at in range(0, len(ids), 16)])
+        assert np.abs(logits[-len(wanted) :] - wanted).max() <= 2e-3 * np.abs(wanted).max()
+        assert np.array_equal(logits.argmax(-1), golden[f"{prompt}.argmax"])
+        assert continued(exact, state, int(logits[-1].argmax()), len(greedy)) == greedy
+
+
+def continued(executor: GpuExecutor, state: GpuState, token: int, count: int) -> list[int]:
+    """Greedy text from `token` on, with columns that are refused in every step."""
+    found = [token]
+    while len(found) < count:
+        [logits] = executor.step([([found[-1], 5, 6], state)])
+        state.keep(1)
+        found.append(int(logits[0].argmax()))
+    return found
 
 
 @pytest.mark.skipif(not CUDA, reason="too many steps for the interpreter; the kernels' own tests ask the same")

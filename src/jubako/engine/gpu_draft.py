@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -56,13 +57,15 @@ class Drafts:
             state.reserve(state.position + wish.depth)
             parts.append(Part([*state.carried[1:], wish.next], state.slot, state.draft_position, 0, 0))
             state.draft_position, state.carried = state.position, []
+        width, depth = sum(len(part.ids) for part in parts), max(wish.depth for wish in wishes)
+        # captured before anything is written: capturing leaves traces in what the passes hand on
+        self._graphs.capture((width, len(parts)), partial(self._catch_up, width, len(parts)))
+        self._graphs.capture((0, len(parts)), partial(self._further, len(parts)))
         self.table.write(step_table(parts))
-        self.turn.zero_()
-        depth = max(wish.depth for wish in wishes)
-        guess = self._catch_up(sum(len(part.ids) for part in parts), len(parts))
+        guess = self._graphs.run((width, len(parts)), partial(self._catch_up, width, len(parts)))
         if all(wish.pick is None for wish in wishes):
             for _ in range(depth - 1):
-                guess = self._further(len(parts))
+                guess = self._next(len(parts))
             found = self.drafts[:depth, : len(parts)].cpu().T.tolist()
             return [line[: wish.depth] for line, wish in zip(found, wishes, strict=True)]
         return self._picked(wishes, guess)
@@ -84,7 +87,7 @@ class Drafts:
                 return found
             last = [line[-1] if line else 0 for line in found]
             self.table.table[0, : len(last)] = torch.tensor(last, dtype=torch.int32).to(self.table.table.device)
-            guess = self._further(len(wishes))
+            guess = self._next(len(wishes))
 
     def read(self, state: GpuState) -> None:
         """Keys and values for all carried tokens but the last, whose next token is not sure yet."""
@@ -130,16 +133,14 @@ class Drafts:
         return Guess(streams, logits)
 
     def _catch_up(self, width: int, parts: int) -> Guess:
-        def work() -> Guess:
-            columns = Columns.of_step(self.table.table, width)
-            streams = self._layer(columns, kept_streams(self.ops.pool.carry, columns, self.ops.config.streams))
-            return self._guess(last_rows(streams, self.table.table, parts), parts)
-
-        return self._graphs.run((width, parts), work)
+        self.turn.zero_()
+        columns = Columns.of_step(self.table.table, width)
+        streams = self._layer(columns, kept_streams(self.ops.pool.carry, columns, self.ops.config.streams))
+        return self._guess(last_rows(streams, self.table.table, parts), parts)
 
     def _further(self, parts: int) -> Guess:
-        def work() -> Guess:
-            columns = Columns.of_step(self.table.table, parts)
-            return self._guess(self._layer(columns, self.streams[:parts]), parts)
+        columns = Columns.of_step(self.table.table, parts)
+        return self._guess(self._layer(columns, self.streams[:parts]), parts)
 
-        return self._graphs.run((0, parts), work)
+    def _next(self, parts: int) -> Guess:
+        return self._graphs.run((0, parts), partial(self._further, parts))

@@ -42,11 +42,15 @@ class Graphs(Generic[Key, Result]):
         """Replay the graph of `work`, captured when it is first asked for. Nothing is waited for."""
         if self.ops.device.type != "cuda":
             return work()
-        if key not in self._graphs:
-            self._graphs[key] = self._capture(work)
+        self.capture(key, work)
         graph, result = self._graphs[key]
         graph.replay()
         return result
+
+    def capture(self, key: Key, work: Callable[[], Result]) -> None:
+        """Have the graph ready. `work` runs once, on no sequence."""
+        if self.ops.device.type == "cuda" and key not in self._graphs:
+            self._graphs[key] = self._capture(work)
 
     def _capture(self, work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
         """Compile, run once on a table of no sequence, then capture. The table stays as it was."""

@@ -67,6 +67,7 @@ class GpuReport:
     capture_seconds: float
     steps: list[StepTime] = field(default_factory=list)
     prompts: list[PromptTime] = field(default_factory=list)
+    prompt_kernels: list[KernelTime] = field(default_factory=list)  # of a chunk
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
@@ -217,6 +218,18 @@ class GpuBench:
         finally:
             state.close()
         return PromptTime(tokens, depth, median(times), tokens / median(times))
+
+    def prompt_kernels(self, tokens: int) -> list[KernelTime]:
+        """The kernels of one prompt chunk from an empty context."""
+        ids = self._ids(tokens)
+        state = self.executor.new_state(self.executor.ops.pool.context)
+        try:
+            return kernel_times(lambda: self._read(ids, state), 1)
+        finally:
+            state.close()
+
+    def _read(self, ids: list[int], state: GpuState) -> None:
+        self.executor.forward(ids, state, last_only=True)
 
     def _ids(self, count: int) -> list[int]:
         ids: Sequence[int] = self.generator.integers(0, self.network.config.vocabulary, count).tolist()

@@ -35,6 +35,8 @@ def markdown(report: GpuReport) -> str:
             lines += ["", f"## {step.width} columns at depth {step.depth:,}", ""]
             lines += [f"- {stage}: {ms:.3f} ms" for stage, ms in step.stages.items()]
             lines += ["", *kernel_rows(step.kernels)]
+    if report.prompt_kernels:
+        lines += ["", "## A chunk of a prompt", "", *kernel_rows(report.prompt_kernels)]
     return "\n".join(lines) + "\n"
 
 

@@ -20,8 +20,9 @@ from .launch import exact, fast, overlapped, power_of_two
 from .state import PAGE, AttentionMemory
 from .target import release, target, wait
 
-SPLITS = 32  # of a step's columns
+SPLITS = 128  # runs of a step's columns, at most; those of fewer than TILE cells are left out
 TILE = 32  # cells decoded at a time
+MERGED = 64  # elements of a head that one program merges
 MAX_GROUP = 64  # query heads of one key/value head
 
 
@@ -57,7 +58,7 @@ def _attend(
         from_blocks = 0
         tail = 0
     total = from_blocks + position + 1 - tail
-    run = tl.cdiv(tl.cdiv(total, SPLITS), TILE) * TILE
+    run = tl.maximum(tl.cdiv(total, SPLITS), TILE)
     start = split * run
     end = tl.minimum(start + run, total)
 
@@ -104,25 +105,26 @@ def _attend(
 @triton.jit
 def _merge(
     sums, maxima, totals, gate, out_q, out_d, out_s, out_x, out_blocks,
-    HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, PART: tl.constexpr, SPLITS: tl.constexpr, QUANTISED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: its runs, gated. Runs without cells have a maximum of -inf."""
+    """PART elements of one head of one token: its runs, gated. Runs without cells have a maximum of -inf."""
     release(OVERLAP)
     wait(OVERLAP)
     head = tl.program_id(0).to(tl.int64)
     s = tl.arange(0, SPLITS)
-    d = tl.arange(0, D)
+    d = tl.program_id(1) * PART + tl.arange(0, PART)
     maximum = tl.load(maxima + head * SPLITS + s)
+    live = maximum > float("-inf")
     share = tl.exp(maximum - tl.max(maximum, 0))
     total = tl.sum(share * tl.load(totals + head * SPLITS + s), 0)
     piece = (head * SPLITS + s)[:, None] * D + d[None, :]
-    live = maximum > float("-inf")
     mixed = tl.sum(share[:, None] * tl.load(sums + piece, mask=live[:, None], other=0.0), 0)
     open = tl.sigmoid(tl.load(gate + head * D + d))
     if QUANTISED:
-        answer = tl.reshape(mixed / total * open, [D // 32, 32])
-        first = head % HEADS * (D // 32)
-        store_blocks(answer, head // HEADS, first, out_blocks, out_q, out_d, out_s, out_x, D // 32, True)
+        answer = tl.reshape(mixed / total * open, [PART // 32, 32])
+        first = head % HEADS * (D // 32) + tl.program_id(1) * (PART // 32)
+        store_blocks(answer, head // HEADS, first, out_blocks, out_q, out_d, out_s, out_x, PART // 32, True)
     else:
         tl.store(out_x + head * D + d, mixed / total * open)
 
@@ -145,6 +147,8 @@ def sparse_attention(
     pieces = tokens * heads * splits if step else 0
     sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
     maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
+    # eleven bits of a factor are more than an 8-bit cache holds
+    precision = exact(q.device) if step and memory.codes.dtype != torch.int8 else fast(q.device)
     _attend[(tokens, kv_heads, splits)](
         q, gate, out, sums, maxima, totals,
         blocks if blocks is not None else columns.slots, chosen if chosen is not None else columns.slots,
@@ -153,16 +157,17 @@ def sparse_attention(
         GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
         BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits,
-        TILE=TILE // 2 if step else TILE,
-        PRECISION=exact(q.device) if step else fast(q.device), OVERLAP=target(q.device).overlap, num_warps=4,
+        TILE=TILE,
+        PRECISION=precision, OVERLAP=target(q.device).overlap, num_warps=4,
         **overlapped(q.device),
     )  # fmt: skip
     if not step:
         return out
     room = room_for(tokens, heads * dim, True, q.device) if quantised else None
     places = (room.q, room.d, room.s, room.x, room.blocks) if room else (out, out, out, out, 0)
-    _merge[(tokens * heads,)](
-        sums, maxima, totals, gate, *places, HEADS=heads, D=dim, SPLITS=splits, QUANTISED=quantised,
+    part = min(MERGED, dim)
+    _merge[(tokens * heads, dim // part)](
+        sums, maxima, totals, gate, *places, HEADS=heads, D=dim, PART=part, SPLITS=splits, QUANTISED=quantised,
         OVERLAP=target(q.device).overlap, num_warps=4, **overlapped(q.device),
     )  # fmt: skip
     return room or out

@@ -17,11 +17,14 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .columns import BASE, COUNT, FIRST, PARITY, PART_SLOT, PENDING, Columns
-from .launch import COLUMNS, without_overlap
+from .launch import COLUMNS, INTERPRETED, without_overlap
 from .state import GdnMemory
 from .target import release, target, wait
 
-VALUES = 32  # columns of the state in one program
+# Columns of the state in one program, which is one warp: its sums over the state's rows need no barrier. The
+# interpreter likes few programs.
+VALUES = 32 if INTERPRETED else 8
+WARPS = 1
 L2_EPS = 1e-6
 
 
@@ -187,7 +190,7 @@ def gdn_columns(
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=qkv.shape[1],
         KERNEL=memory.conv.shape[1] - COLUMNS + 1, RING=memory.conv.shape[1], COLUMNS=COLUMNS,
         FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY,
-        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=4, **to.options,
+        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=WARPS, **to.options,
     )  # fmt: skip
     return out
 

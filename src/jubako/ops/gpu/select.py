@@ -14,11 +14,11 @@ import triton.language as tl
 
 from .columns import Columns
 from .index import BUCKET_BITS, BUCKETS, score_columns, score_prompt
-from .launch import overlapped
+from .launch import INTERPRETED, overlapped
 from .state import AttentionMemory
 from .target import release, target, wait
 
-CHUNK = 4096  # scores read at a time for a step's columns; a prompt's programs are many and small
+CHUNK = 4096 if INTERPRETED else 16384  # scores read at a time for a step's columns; a prompt's programs are small
 PROMPT_CHUNK = 1024
 SCORE_BYTES = 60 << 20  # most memory for the scores of a prompt's queries
 
@@ -154,5 +154,5 @@ class Selector:
             scores, self.counts, blocks, chosen, candidates, positions, scores.shape[1],
             BUDGET=self.budget, BUDGET_BLOCK=triton.next_power_of_2(self.budget), RATIO=ratio,
             CHUNK=CHUNK if counted else PROMPT_CHUNK, BUCKET_BITS=BUCKET_BITS, BUCKETS=BUCKETS, COUNTED=counted,
-            OVERLAP=target(scores.device).overlap, num_warps=16 if counted else 4, **overlapped(scores.device),
+            OVERLAP=target(scores.device).overlap, num_warps=32 if counted else 4, **overlapped(scores.device),
         )  # fmt: skip
