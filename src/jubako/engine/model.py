@@ -19,6 +19,7 @@ from ..text.template import ChatTemplate
 from ..text.tokenizer import Tokenizer
 from .depth import Costs
 from .draft import DraftOptions
+from .draft_head import with_draft_head
 from .executor import Executor
 from .generate import Generation
 from .gpu_device import gpu_executor, may_have_gpu
@@ -41,6 +42,7 @@ def load(
     context: int | None = None,
     compress_ratio: int | None = None,
     sequences: int = 2,
+    draft_head: str | None = None,
 ) -> Model:
     """Open a model and make it ready to run.
 
@@ -53,6 +55,8 @@ def load(
     context  tokens a session may hold; None: what the file allows
     compress_ratio  tokens per index block, for files whose converter wrote 0 although they hold an indexer
     sequences  on a GPU, whose memory is laid out at the start: how many there can be at once
+    draft_head  block type ("Q4_0") of a copy of the output matrix that the draft layer guesses with: fewer bytes where
+             memory is the limit, worse guesses, never another text
 
     Raises FileFormatError, MissingTensorError, MachineError, RequestError.
     """
@@ -65,6 +69,8 @@ def load(
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = open_model([Path(p) for p in paths])
     network = load_network(files, compress_ratio)
+    if draft_head is not None:
+        network = with_draft_head(network, draft_head)
     executor = _executor(network, device, threads, kv_bits, context, sequences)
     return Model(network, executor, files, context)
 
