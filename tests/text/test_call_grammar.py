@@ -181,3 +181,14 @@ def test_bounds_that_cant_be_honoured_matter_for_strict_tools_only(bounds: dict[
 def test_what_is_required_but_not_described_is_asked_for() -> None:
     tool = Tool("write", "", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]})
     assert [(p.name, p.required) for p in tool.arguments] == [("a", False), ("b", True)]
+
+
+def test_of_a_schema_that_cant_be_honoured_the_rest_is() -> None:
+    inner = {"type": "array", "items": {"type": "integer", "not": {"const": 3}}, "uniqueItems": True, "maxItems": 2}
+    schema = {"type": "object", "properties": {"l": inner}, "required": ["l"], "if": {}, "additionalProperties": False}
+    rule = rule_of(schema)
+    assert [
+        text
+        for text in ('{"l": [1, 1]}', '{"l": [1, 2, 3]}', "{}", '{"l": ["a"]}', '{"l": [3], "x": 1}')
+        if allowed(written({"path": text}), rule)
+    ] == ['{"l": [1, 1]}']

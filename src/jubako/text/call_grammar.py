@@ -22,7 +22,7 @@ from ..errors import RequestError
 from .answer import Marks
 from .call_schema import Parameter, Tool, resolved, schema_types
 from .call_text import ANY, expression, literal, text_bounds
-from .grammar_check import check_constraint
+from .grammar_check import check_constraint, relaxed_schema
 from .grammar_source import escaped_expression, with_options
 
 _CLOSE = "\n</parameter>\n"
@@ -98,15 +98,16 @@ def _opening(name: str) -> str:
 
 
 def _honoured(schema: Mapping[str, Any], tool: Tool, parameter: Parameter) -> dict[str, Any]:
-    """The schema of a JSON value, or no more than its types where it can't be honoured and needn't be."""
+    """The schema of a JSON value; where it can't be honoured and needn't be, what can be of it."""
     whole = {**parameter.shared, **schema}
     try:
         check_constraint(Constraint("json_schema", json.dumps(whole)))
     except RequestError as error:
         if tool.strict:
             raise RequestError(f"tool {tool.name}, parameter {parameter.name}: {error}") from None
-        whole = {"type": sorted(schema_types(schema, parameter.shared) - {"string"})}
-    return with_options(dict(whole))
+        types = {"type": sorted(schema_types(schema, parameter.shared) - {"string"})}
+        return with_options(relaxed_schema(whole) or types)
+    return with_options(whole)
 
 
 def _honoured_text(bounds: list[str], tool: Tool, parameter: Parameter) -> list[str]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from ..core import Constraint
 from ..errors import RequestError
 from .grammar_source import grammar_source
+from .schema_fault import find_fault, relaxed
 from .worker import WorkerProcess
 
 _WORKER = Path(__file__).with_name("grammar_worker.py")
@@ -25,7 +25,6 @@ _SECONDS = 2  # of computing that a grammar may take to compile
 _PATIENCE = 10.0  # seconds to wait for that on a busy machine
 _MEMORY = 2 << 30  # bytes of address space the process may hold
 _KEPT = 256  # grammars of which it is known
-_SEARCH = 2.0  # seconds spent on finding the part of a schema that is at fault
 _LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])*/')  # strings and expressions in a grammar
 _TOKEN = re.compile(r"<\[")
 
@@ -37,6 +36,7 @@ class GrammarChecker:
         self._lock = Lock()
         self._worker: WorkerProcess | None = None
         self._known: OrderedDict[bytes, str] = OrderedDict()  # by digest, what is wrong
+        self._relaxed: OrderedDict[str, dict[str, Any] | None] = OrderedDict()
 
     def check(self, constraint: Constraint) -> None:
         """Raises RequestError that names the fault: a keyword and its path, a beginning that does not fit."""
@@ -83,48 +83,27 @@ class GrammarChecker:
             if self._worker:
                 self._worker.close()
 
+    def relaxed(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The schema without the keywords that can't be honoured; None where nothing useful is left."""
+        key = json.dumps(schema)
+        if key not in self._relaxed:
+            found = relaxed(schema, self._schema_trial)
+            with self._lock:
+                self._relaxed[key] = found
+                if len(self._relaxed) > _KEPT:
+                    self._relaxed.popitem(last=False)
+            return found
+        return self._relaxed[key]
+
     def _located(self, constraint: Constraint, error: str) -> str:
         """The keyword at fault and the path of the schema it stands in, for a message."""
         root = json.loads(constraint.source)
         if not isinstance(root, dict) or "too complex" in error:
             return "the schema"
-        shared = {key: root[key] for key in ("$defs", "definitions", "$schema") if key in root}
-        deadline = time.monotonic() + _SEARCH
+        return str(find_fault(root, error, self._schema_trial))
 
-        def fails(schema: Mapping[str, Any]) -> str:
-            if time.monotonic() > deadline:
-                return ""
-            source = json.dumps({**shared, **schema})
-            return self.trial(grammar_source(Constraint("json_schema", source)))[0]
-
-        schema, path = root, "#"
-        while found := next(((k, s) for k, s in _parts(schema) if _own_fault(fails(s))), None):
-            path, schema = f"{path}/{found[0]}", found[1]
-        named = [k for k in schema if f'"{k}"' in error.partition("Unimplemented keys: ")[2]]
-        keys = sorted(schema, key="type".__eq__)  # the type last, without it nearly anything can be honoured
-        named = named or [k for k in keys if not fails({key: value for key, value in schema.items() if key != k})]
-        return f"the schema's {json.dumps(named[0])} at {path}" if named else f"the schema at {path}"
-
-
-def _own_fault(error: str) -> bool:
-    """Whether a part fails by itself, and not because what it refers to was left out."""
-    return bool(error) and not error.startswith("Pointer ")
-
-
-def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schemas right inside one, with the path to each; definitions first, since others fail with them."""
-    for key in ("$defs", "definitions"):
-        if isinstance(schema.get(key), dict):
-            yield from ((f"{key}/{name}", part) for name, part in schema[key].items() if isinstance(part, dict))
-    for key in ("items", "additionalProperties", "additionalItems"):
-        if isinstance(schema.get(key), dict):
-            yield key, schema[key]
-    for key in ("properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems", "items"):
-        inner = schema.get(key)
-        if isinstance(inner, list):
-            yield from ((f"{key}/{i}", part) for i, part in enumerate(inner) if isinstance(part, dict))
-        elif isinstance(inner, dict) and key != "items":
-            yield from ((f"{key}/{name}", part) for name, part in inner.items() if isinstance(part, dict))
+    def _schema_trial(self, schema: Mapping[str, Any]) -> str:
+        return self.trial(grammar_source(Constraint("json_schema", json.dumps(schema))))[0]
 
 
 def _short(error: str) -> str:
@@ -144,3 +123,8 @@ _CHECKER = GrammarChecker()
 def check_constraint(constraint: Constraint) -> None:
     """Raises RequestError where a constraint can't be honoured. Takes milliseconds, at most some seconds."""
     _CHECKER.check(constraint)
+
+
+def relaxed_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The schema without the keywords that can't be honoured; None where nothing useful is left."""
+    return _CHECKER.relaxed(schema)
