@@ -219,7 +219,7 @@ class Parts:
 
 def parts_of(layer: Experts, x: torch.Tensor | Quantised, routed: Routed, cut: Cut | None = None) -> Parts:
     """The output of every chosen expert for every token of x [T, H], and of the shared one."""
-    if len(routed.ids) > COLUMNS:
+    if len(routed.ids) > COLUMNS and target(routed.ids.device).dot:
         from .expert_prompt import parts_of_prompt
 
         return parts_of_prompt(layer, x, routed)

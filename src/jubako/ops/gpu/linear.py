@@ -55,9 +55,9 @@ def row_tile(
     """GROUPS·ROWS rows of one matrix times COLUMNS columns over UNITS units from `first` on, STEP of them at a time."""
     number = tile * ROWS * GROUPS + tl.arange(0, ROWS)
     sums = nothing(COLUMNS * GROUPS, ROWS, TYPE)
-    raws = fetch_groups(base, rows, blocks, number, first, STEP, ROWS, GROUPS, TYPE, EVEN)
-    wait(OVERLAP)
     if COLUMNS > 1:  # units are few at a time: fetch the next while these meet the columns
+        raws = fetch_groups(base, rows, blocks, number, first, STEP, ROWS, GROUPS, TYPE, EVEN)
+        wait(OVERLAP)
         last = first + UNITS - STEP
         for u in range(first, first + UNITS, STEP):
             ahead = tl.minimum(u + STEP, last)
@@ -65,9 +65,9 @@ def row_tile(
             sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
             raws = after
     else:
-        sums = meet_groups(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
-        for u in range(first + STEP, first + UNITS, STEP):
+        for u in range(first, first + UNITS, STEP):
             raws = fetch_groups(base, rows, blocks, number, u, STEP, ROWS, GROUPS, TYPE, EVEN)
+            wait(OVERLAP)  # in the loop, as a second copy of the body costs minutes of compiling; later ones pass at once
             sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     for c in tl.static_range(COLUMNS):
         for g in tl.static_range(GROUPS):

@@ -18,8 +18,10 @@ def in_half(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def half_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """float16 x [T, K] times float16 weight [N, K] transposed, float32 [T, N], added up in float32."""
-    if x.device.type == "cuda":
+    if x.device.type == "cuda" and torch.version.hip is None:
         return torch.mm(x, weight.T, out_dtype=torch.float32)
+    if x.device.type == "cuda":
+        return (x @ weight.T).float()
     return x.float() @ weight.float().T
 
 

@@ -21,10 +21,12 @@ RDNA3 = 3  # v_dot4_i32_iu8, RDNA3 and 4
 
 @dataclass(frozen=True)
 class Target:
-    """form: see above; overlap: kernels may start while the one before drains (compute capability 9 on)."""
+    """form: see above; overlap: kernels may start while the one before drains (compute capability 9 on); dot: tl.dot of
+    16-bit floats is worth using (elsewhere it becomes scalar)."""
 
     form: int
     overlap: bool
+    dot: bool = True
 
     @property
     def options(self) -> dict[str, Any]:
@@ -46,8 +48,9 @@ def _target(kind: str, index: int) -> Target:
         return Target(PLAIN, False)
     if torch.version.hip is not None:
         name = torch.cuda.get_device_properties(index).gcnArchName.split(":")[0]
-        return Target(form_of_gfx(name), False)
-    return Target(CUDA, torch.cuda.get_device_capability(index) >= (9, 0))
+        return Target(form_of_gfx(name), False, name >= "gfx11")
+    capability = torch.cuda.get_device_capability(index)
+    return Target(CUDA, capability >= (9, 0), capability >= (8, 0))
 
 
 def form_of_gfx(name: str) -> int:

@@ -1,0 +1,237 @@
+"""Compiles the GPU kernels for every kind of card, with no GPU, and tells what registers and shared memory they take.
+
+    python tools/compile_kernels.py [--targets cuda:90 hip:gfx1100 …] [--only NAME …] [--table FILE.md]
+
+The engine's own functions run on small CPU tensors while launches are only recorded, so that kernels are compiled with the
+signatures and constants that they are really launched with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+import jubako.ops.gpu.launch
+from jubako.ops.gpu import target as targets
+from jubako.ops.gpu.activation import room_for
+from jubako.ops.gpu.embed import decode
+from jubako.ops.gpu.expert_prompt import parts_of_prompt
+from jubako.ops.gpu.experts import Experts, Routed, add_up, parts_of
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_combine, hyper_mix
+from jubako.ops.gpu.linear import linear
+from jubako.ops.gpu.matrix import Matrix
+from jubako.ops.gpu.planar import LAYOUTS
+from jubako.ops.gpu.route import argmax, route_experts
+from jubako.ops.gpu.slots import Slots, SlotShape
+from jubako.quant import BY_NAME
+
+assert jubako.ops.gpu.launch
+HIDDEN, STREAMS, RANK, SIZE, CHOSEN, EXPERTS = 2560, 4, 320, 640, 10, 16
+TARGETS = (
+    "cuda:70", "cuda:75", "cuda:80", "cuda:86", "cuda:89", "cuda:90", "cuda:120",
+    "hip:gfx1030", "hip:gfx1100", "hip:gfx1201",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A launch that was not made."""
+
+    kernel: JITFunction
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    attributes: dict[tuple[int, ...], list[list[Any]]]
+    options: dict[str, Any]
+
+
+def described(kernel: JITFunction, args: tuple[Any, ...], named: dict[str, Any]) -> Recorded:
+    """Signature, constants and alignments as Triton itself would find them."""
+    values = dict(zip(kernel.arg_names, args, strict=False))
+    options = {key: value for key, value in named.items() if key not in kernel.arg_names}
+    values.update({key: value for key, value in named.items() if key in kernel.arg_names})
+    constant = {p.name for p in kernel.params if p.is_constexpr}
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for place, name in enumerate(kernel.arg_names):
+        value = values[name]
+        if name in constant:
+            signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[name] = "*" + triton.runtime.jit.type_canonicalisation_dict[str(value.dtype).split(".")[-1]]
+            attributes[(place,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, int):
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            if value % 16 == 0:
+                attributes[(place,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "fp32"
+    return Recorded(kernel, signature, constants, attributes, options)
+
+
+@contextmanager
+def recording(form: int, overlap: bool, dot: bool) -> Iterator[list[Recorded]]:
+    """Inside, launches are written down instead of made, as for a device with these properties."""
+    launches: list[Recorded] = []
+    run, find = JITFunction.run, targets._target
+
+    def record(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        launches.append(described(self, args, named))
+
+    JITFunction.run = record  # type: ignore[method-assign,assignment]
+    targets._target = lambda kind, index: targets.Target(form, overlap, dot)  # type: ignore[assignment]
+    try:
+        yield launches
+    finally:
+        JITFunction.run, targets._target = run, find  # type: ignore[method-assign]
+
+
+def matrix(name: str, rows: int, cols: int) -> Matrix:
+    return Matrix(
+        torch.zeros(LAYOUTS[name].matrix_bytes(rows, cols), dtype=torch.uint8), BY_NAME[name], rows, cols
+    )
+
+
+def slots(gate: str, down: str, count: int) -> Slots:
+    shape = SlotShape(BY_NAME[gate], BY_NAME[gate], BY_NAME[down], SIZE, HIDDEN, SIZE)
+    return Slots(shape, torch.zeros(count, shape.bytes, dtype=torch.uint8), torch.arange(count, dtype=torch.int32))
+
+
+def layer(gate: str = "IQ3_XXS", down: str = "IQ4_NL") -> Experts:
+    return Experts((matrix("F32", EXPERTS + 1, HIDDEN),), slots(gate, down, EXPERTS), slots("Q8_0", "Q8_0", 1))
+
+
+def routed(tokens: int) -> Routed:
+    ids = torch.zeros(tokens, CHOSEN, dtype=torch.int32)
+    return Routed(ids, torch.zeros(tokens, CHOSEN), torch.zeros(tokens), ids)
+
+
+def mix() -> HyperMix:
+    wide = STREAMS * HIDDEN
+    return HyperMix(
+        torch.zeros(wide), matrix("Q8_0", RANK, wide), matrix("Q8_0", wide, RANK), matrix("F32", 4, wide), STREAMS, 1e-6
+    )
+
+
+def mixed(tokens: int) -> None:
+    streams, inject = torch.zeros(tokens, STREAMS, HIDDEN), torch.zeros(tokens, STREAMS)
+    experts_mix(layer(), room_for(tokens, HIDDEN, False, streams.device), routed(tokens), streams, inject, mix())
+    hyper_combine(streams, inject, torch.zeros(tokens, HIDDEN))
+
+
+def families() -> dict[str, Callable[[], Any]]:
+    """What is compiled: a name, and a call that launches it."""
+    cpu = torch.device("cpu")
+    named: dict[str, Callable[[], Any]] = {
+        "product, 1 column": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
+        "product, 4 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
+        "experts and mix": lambda: mixed(1),
+        "experts' sum": lambda: add_up(parts_of(layer(), room_for(1, HIDDEN, False, cpu), routed(1)), torch.zeros(1, HIDDEN)),
+        "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
+        "argmax": lambda: argmax(torch.zeros(1, 248320)),
+        "prompt: experts": lambda: parts_of_prompt(layer(), torch.zeros(32, HIDDEN), routed(32)),
+        "prompt: mix": lambda: hyper_mix(torch.zeros(32, STREAMS, HIDDEN), mix()),
+    }
+    for name in LAYOUTS:
+        named[f"decoding {name}"] = lambda name=name: decode(matrix(name, 64, HIDDEN), torch.zeros(64, HIDDEN))
+    for name in LAYOUTS:
+        named[f"product {name}"] = lambda name=name: linear(matrix(name, 64, HIDDEN), room_for(1, HIDDEN, True, cpu))
+    return named
+
+
+def properties(spelled: str) -> tuple[GPUTarget, int, bool, bool]:
+    """The compiler's target, form, overlap, dot of "cuda:90" or "hip:gfx1100"."""
+    backend, _, arch = spelled.partition(":")
+    if backend == "cuda":
+        return GPUTarget("cuda", int(arch), 32), targets.CUDA, int(arch) >= 90, int(arch) >= 80
+    return GPUTarget("hip", arch, 32), targets.form_of_gfx(arch), False, arch >= "gfx11"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel for one target: registers a thread, bytes of shared memory, bytes of spilled registers, seconds."""
+
+    kernel: str
+    registers: int
+    shared: int
+    spilled: int
+    seconds: float
+
+
+def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
+    start = time.perf_counter()
+    source = ASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes)
+    made = triton.compile(source, target=to, options=launch.options)
+    seconds = time.perf_counter() - start
+    if to.backend == "hip":
+        found = {key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", made.asm["amdgcn"])}
+        return Compiled(made.name, found["vgpr_count"], made.metadata.shared, found["vgpr_spill_count"], seconds)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    cubin = Path(f"/tmp/jubako-{time.time_ns()}.cubin")
+    cubin.write_bytes(made.asm["cubin"])
+    usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+    cubin.unlink()
+    found = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
+    return Compiled(made.name, found["REG"], made.metadata.shared, found["STACK"], seconds)
+
+
+def all_of(spelled: str, name: str, call: Callable[[], Any]) -> Iterator[Compiled]:
+    """The kernels that a call launches, compiled for a target."""
+    to, form, overlap, dot = properties(spelled)
+    with recording(form, overlap, dot) as launches:
+        call()
+    done = set()
+    for launch in launches:
+        key = (launch.kernel, repr(launch.constants))
+        if key not in done:
+            done.add(key)
+            yield compiled(launch, to)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--targets", nargs="*", default=TARGETS)
+    parser.add_argument("--only", nargs="*", default=[""], help="names that begin with one of these")
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    failures = 0
+    for spelled in options.targets:
+        for name, call in families().items():
+            if not name.startswith(tuple(options.only)):
+                continue
+            try:
+                for made in all_of(spelled, name, call):
+                    cell = f"{made.registers} / {made.shared}" + (f" (spills {made.spilled})" if made.spilled else "")
+                    rows.setdefault((name, made.kernel), {})[spelled] = cell
+                    print(f"{spelled:12s} {name:24s} {made.kernel:24s} {cell}  {made.seconds:.1f} s", flush=True)
+            except Exception as error:
+                failures += 1
+                rows.setdefault((name, "?"), {})[spelled] = "failed"
+                print(f"{spelled:12s} {name:24s} FAILED {str(error)[-300:]}", flush=True)
+    if options.table:
+        lines = ["| what | kernel | " + " | ".join(options.targets) + " |", "|---|---|" + "---|" * len(options.targets)]
+        for (name, kernel), cells in rows.items():
+            lines.append(f"| {name} | {kernel} | " + " | ".join(cells.get(t, "") for t in options.targets) + " |")
+        options.table.write_text("\n".join(lines) + "\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
