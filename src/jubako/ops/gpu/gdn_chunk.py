@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .columns import Columns
 from .gdn import L2_EPS, _softplus
-from .launch import COLUMNS, fast
+from .launch import COLUMNS, exact, fast
 from .prepare import keep_ring
 from .state import GdnMemory
 
@@ -55,11 +55,40 @@ def _mix_channels(
     tl.store(mixed + place, acc, mask=(t < tokens)[:, None])
 
 
+@triton.jit
+def _inverse(minus, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+    """(I − L)⁻¹ of strictly lower triangular L = `minus` [CHUNK, CHUNK].
+
+    Blocks of 16 on the diagonal by forward substitution, all at once. With D⁻¹ of them and N the rest of −L, what
+    remains is (I + D⁻¹N)⁻¹ D⁻¹, whose series ends: M = −D⁻¹N has as many powers as there are blocks.
+    """
+    BLOCKS: tl.constexpr = CHUNK // 16
+    b = tl.arange(0, BLOCKS)
+    i = tl.arange(0, 16)
+    own = b[:, None, None, None] == b[None, None, :, None]
+    parts = tl.reshape(minus, [BLOCKS, 16, BLOCKS, 16])
+    small = tl.sum(tl.where(own, parts, 0.0), 2)  # [BLOCKS, 16, 16]
+    solved = small
+    for row in range(1, 16):
+        this = i[None, :, None] == row
+        line = tl.sum(tl.where(this, small, 0.0), 1)
+        line += tl.sum(line[:, :, None] * tl.where(i[None, :, None] < row, solved, 0.0), 1)
+        solved = tl.where(this, line[:, None, :], solved)
+    solved += tl.where(i[None, :, None] == i[None, None, :], 1.0, 0.0)
+    diagonal = tl.reshape(tl.where(own, solved[:, :, None, :], 0.0), [CHUNK, CHUNK])
+    rest = tl.reshape(tl.where(own, 0.0, parts), [CHUNK, CHUNK])
+    power = tl.dot(diagonal, rest, input_precision=PRECISION)
+    total = diagonal + tl.dot(power, diagonal, input_precision=PRECISION)
+    for _ in tl.static_range(BLOCKS - 2):
+        total = diagonal + tl.dot(power, total, input_precision=PRECISION)
+    return total
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def _solve_chunks(
     mixed, beta, alpha, beta_stride, alpha_stride, dt_bias, a, sums, w, u, p, tokens,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """W, U, P and G of one chunk of one head."""
     chunk, head = tl.program_id(0), tl.program_id(1)
@@ -82,14 +111,7 @@ def _solve_chunks(
     fade = tl.exp(tl.where(r[:, None] >= r[None, :], run[:, None] - run[None, :], 0.0))
     dots = tl.dot(k, tl.trans(k), input_precision=PRECISION)
     lower = tl.where(below, -write[:, None] * fade * dots, 0.0)
-    # forward substitution: row i of T − I from the rows above it
-    solved = lower
-    for i in range(1, CHUNK):
-        this = (r == i)[:, None]
-        line = tl.sum(tl.where(this, lower, 0.0), 0)
-        line += tl.sum(line[:, None] * tl.where(r[:, None] < i, solved, 0.0), 0)
-        solved = tl.where(this, line[None, :], solved)
-    solved += tl.where(r[:, None] == r[None, :], 1.0, 0.0)
+    solved = _inverse(lower, CHUNK, EXACT)
 
     target = row[:, None] * (HEADS * D) + head * D + d[None, :]
     scaled = k * (write * tl.exp(run))[:, None]
@@ -181,7 +203,8 @@ def gdn_prompt(
     keep_ring(qkv, memory.conv, columns.slot, columns.start, ring - COLUMNS)
     _solve_chunks[(-(-tokens // CHUNK), heads)](
         mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision, num_warps=8,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision, EXACT=exact(device),
+        num_warps=8,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
         mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,
