@@ -171,24 +171,23 @@ class Sampler:
         Returns indices, weights exp((logit - largest) / temperature) in falling order, and their sum after top-k.
         """
         params = self.params
+        total = 0.0
         if params.top_k:
             ids = largest_ids(logits, params.top_k)
-            weights = self._weights(logits[ids], largest)
-            return ids, weights, float(weights.sum())
-        total = 0.0
-        if params.top_p < 1:
-            total = float(np.exp((logits - largest) / np.float32(params.temperature)).sum(dtype=np.float64))
-        width = _FIRST_CANDIDATES
-        while True:
-            ids = largest_ids(logits, width)
-            weights = self._weights(logits[ids], largest)
-            if params.top_p < 1:
-                enough = float(weights.sum()) >= params.top_p * total
-            else:
-                enough = params.min_p == 0 or weights[-1] < params.min_p
-            if enough or width >= len(logits):
-                return ids, weights, total
-            width *= 16
+        elif params.top_p < 1:
+            shares = np.exp((logits - largest) / np.float32(params.temperature))
+            total = float(shares.sum(dtype=np.float64))
+            # all tokens below that weigh less than 1 - top_p together
+            ids = _falling(
+                logits, np.flatnonzero(shares >= np.float32(0.999 * (1 - params.top_p) * total / len(shares)))
+            )
+        elif params.min_p > 0:
+            lowest = largest + np.float32(params.temperature * math.log(params.min_p) - 1e-3)
+            ids = _falling(logits, np.flatnonzero(logits >= lowest))
+        else:
+            ids = largest_ids(logits, _FIRST_CANDIDATES)
+        weights = self._weights(logits[ids], largest)
+        return ids, weights, total or float(weights.sum())
 
     def _weights(self, logits: np.ndarray, largest: np.float32) -> np.ndarray:
         return np.exp((logits - largest).astype(np.float64) / self.params.temperature)
@@ -198,7 +197,7 @@ def largest_ids(logits: np.ndarray, count: int) -> np.ndarray:
     """Ids of the `count` largest logits, largest first, equal ones by rising id; -inf is never among them.
 
     The logits are cut into groups; only those that reach the count-th largest maximum of a group can be among them, so
-    that little is sorted. Sorting integers, (falling logit, id) in 64 bits, is what numpy does fastest.
+    that little is sorted.
     """
     floor = np.float32(-np.inf)
     size = max(1, min(_GROUP, len(logits) // (4 * count)))
@@ -206,10 +205,14 @@ def largest_ids(logits: np.ndarray, count: int) -> np.ndarray:
     if count <= groups:
         maxima = logits[: groups * size].reshape(size, groups).max(axis=0)
         floor = np.partition(maxima, groups - count)[groups - count]
-    ids = np.flatnonzero(logits >= floor if floor > -np.inf else logits > floor)
+    return _falling(logits, np.flatnonzero(logits >= floor if floor > -np.inf else logits > floor))[:count]
+
+
+def _falling(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """`ids` by falling logit, equal ones by rising id. Sorting integers is what numpy does fastest."""
     bits = (logits[ids] + np.float32(0)).view(np.int32)  # adding 0 makes -0 and 0 the same
     falling = np.where(bits < 0, bits & 0x7FFFFFFF, ~bits).astype(np.int64)
-    return np.sort((falling << 32) | ids)[:count] & 0xFFFFFFFF
+    return np.sort((falling << 32) | ids) & 0xFFFFFFFF
 
 
 class _Penalties:
