@@ -113,6 +113,22 @@ def test_a_copy_goes_its_own_way() -> None:
     assert not other.finished
 
 
+def test_what_is_forced_is_what_alone_may_come() -> None:
+    keywords = {"properties": {"hello": {"type": "boolean"}}, "required": ["hello"], "additionalProperties": False}
+    [rule] = rules_of(schema(type="object", **keywords))
+    assert rule.forced() == tokenizer().encode("{")
+    assert follow([rule], '{"')
+    forced = rule.forced()
+    assert forced == tokenizer().encode('hello"')
+    for token in forced:
+        mask = rule.allowed()
+        assert mask is not None
+        assert np.flatnonzero(mask).tolist() == [token]
+        rule.accept(token)
+    assert follow([rule], ": true}")
+    assert rule.forced() == []
+
+
 def test_a_token_that_the_mask_bars_is_an_error() -> None:
     [rule] = rules_of(schema(type="boolean"))
     with pytest.raises(RequestError, match="json_schema"):
@@ -232,13 +248,14 @@ def test_a_thinking_budget_forces_the_end() -> None:
     close = tuple(tokenizer().encode("\n</think>\n\n", special=True))
     rules = rules_of(thinking=ThinkingBudget(3, (marks["</think>"],), close))
     assert follow(rules, "abc")
+    assert rules[0].forced() == list(close)
     forced = []
     while (mask := allowed_tokens(rules)) is not None:
         assert mask.sum() == 1
         forced.append(int(mask.argmax()))
         rules[0].accept(forced[-1])
     assert tuple(forced) == close
-    assert allowed_tokens(rules) is None
+    assert (allowed_tokens(rules), rules[0].forced()) == (None, [])
 
 
 def test_thinking_that_ends_in_time_is_left_alone() -> None:

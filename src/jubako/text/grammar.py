@@ -72,6 +72,9 @@ class GrammarRule:
             reason = self._matcher.get_error().partition("\n")[0]
             raise RequestError(f"the answer can't follow the {self._constraint.kind} any further: {reason}")
 
+    def forced(self) -> list[int]:
+        return [] if self._waiting or self.finished else self._matcher.compute_ff_tokens()
+
     def accept(self, token: int) -> None:
         """Raises RequestError for a token that the mask bars."""
         self._current = False

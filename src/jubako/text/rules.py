@@ -22,6 +22,9 @@ class TokenRule(Protocol):
     def allowed(self) -> np.ndarray | None:
         """bool [vocabulary] of the tokens that may come next, None for all; the rule's own, valid until `accept`."""
 
+    def forced(self) -> list[int]:
+        """The tokens that must come next, as far as the rule knows: good drafts. Mostly none."""
+
     def accept(self, token: int) -> None:
         """`token` is now part of the answer."""
 

@@ -27,6 +27,9 @@ class ThinkingRule:
         self._mask[self._budget.close[self._forced]] = True
         return self._mask
 
+    def forced(self) -> list[int]:
+        return [] if self._done or self._left > 0 else list(self._budget.close[self._forced :])
+
     def accept(self, token: int) -> None:
         if self._done:
             return
