@@ -279,7 +279,7 @@ def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
     first = run(scheduler, one)
     scheduler.close()
     answer = first.tokens("a")
-    for follow_up, cached in [(prompt, 448), ((*prompt[:300], 5, 6), 300), ((*prompt, *answer, 1, 2), 511)]:
+    for follow_up, cached in [(prompt, 300), ((*prompt[:300], 5, 6), 300), ((*prompt, *answer, 1, 2), 511)]:
         scheduler = Scheduler(model, store=SessionStore(tmp_path))
         again = run(scheduler, request("b", follow_up, 12, temperature=0.8, seed=5))
         assert again.reading("b")[0].cached == cached
@@ -290,3 +290,14 @@ def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
     scheduler = Scheduler(other, store=SessionStore(tmp_path))
     assert run(scheduler, one).reading("a")[0].cached == 0, "16-bit keys and values are another layout"
     scheduler.close()
+
+
+def test_a_conversations_first_and_last_wishes_go_to_disk(tmp_path: Path) -> None:
+    """And the end of the answer; what lies between stays in memory only."""
+    model = jubako.load(SMALL, context=4096)
+    scheduler = Scheduler(model, store=SessionStore(tmp_path))
+    prompt = words(np.random.default_rng(2), 400)
+    run(scheduler, request("a", prompt, 3, keep=(90, 180, 270)))
+    scheduler.close()
+    assert [read_header(path).position for path in files(tmp_path)] == [90, 270, 402]
+    assert scheduler.status()["prefix"]["entries"] == 5

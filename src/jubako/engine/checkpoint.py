@@ -60,3 +60,10 @@ def prefix_digests(ids: np.ndarray, lengths: Sequence[int]) -> list[bytes]:
         digests.append(running.copy().digest())
         done = length
     return digests
+
+
+def common_length(a: np.ndarray, b: np.ndarray) -> int:
+    """How many of the first tokens of two sequences are the same."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n

@@ -28,7 +28,8 @@ class Room:
         self.pool, self.idle = memory.pool, memory.states
         self.prefix_bytes, self.planned_bytes = memory.prefix_bytes, memory.total
         page = self.pool.page_tokens
-        self.context = min(context, (self.pool.pages.free - SPARE_PAGES) * page - STEP_COLUMNS)
+        self._pages = self.pool.pages.free
+        self.context = min(context, (self._pages - SPARE_PAGES) * page - STEP_COLUMNS)
         self.layout = Layout(key, context, page, self.pool.page_bytes, self.idle[0].fixed_bytes)
 
     def fits(self, request: Request, running: Iterable[Running]) -> bool:
@@ -38,7 +39,7 @@ class Room:
         for run in running:
             taken.update(run.state.pages.ids)
             growth += self._most_pages(run.request) - len(run.state.pages.ids)
-        return len(taken) + growth <= self.pool.pages.count
+        return len(taken) + growth <= self._pages
 
     def figures(self) -> dict[str, int]:
         """Tokens and bytes of the pages in use, of sequences and checkpoints."""

@@ -11,6 +11,7 @@ import numpy as np
 from ..core import GenerationStats, Reading, Request, TokenChoice
 from ..text.rules import TokenRule
 from .answer import Answer
+from .checkpoint import SPACING
 from .draft import DraftOptions, Speculation
 
 
@@ -64,6 +65,19 @@ class Running:
         start = self.state.position
         end = min(start + most, len(self.prompt), *self.positions[:1])
         return list(self.request.prompt[start:end])
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is read so far is worth a place on the disk.
+
+        The end of an answer is, also of one that was cancelled. Of a prompt the first and the last position that were
+        wished for are, the system prompt and the turn; without wishes all but those that only split a long prompt.
+        """
+        if not self.reading or self.stats.finish_reason:
+            return True
+        position = int(self.state.position)
+        wished = [length for length in self.request.keep if 0 < length <= len(self.prompt)]
+        return position in (min(wished), max(wished)) if wished else position % SPACING != 0
 
     def tokens_read(self) -> np.ndarray:
         """What the state has read: int32 [position]."""

@@ -13,7 +13,7 @@ from ..core import Event, Failed, Finished, GenerationStats, Request, TokenChoic
 from ..errors import JubakoError, MachineError, RequestError
 from ..text.rules import TokenRule
 from .boxes import Held, boxes, weight_bytes
-from .checkpoint import SPACING, checkpoint_positions
+from .checkpoint import checkpoint_positions, common_length
 from .draft import DraftOptions, verify
 from .executor import STEP_COLUMNS
 from .gauges import Gauges
@@ -187,7 +187,7 @@ class Scheduler:
         """Whether another prompt is about to read a long beginning of this one; it will leave a checkpoint there."""
         known: int | None = None
         for run in self._running:
-            common = min(_common(prompt, run.prompt), len(prompt) - 1) if run.reading else 0
+            common = min(common_length(prompt, run.prompt), len(prompt) - 1) if run.reading else 0
             if common <= run.state.position:
                 continue
             known = self._recall.known(prompt) if known is None else known
@@ -226,11 +226,9 @@ class Scheduler:
         self._gauges.drafts(run.stats.drafted, run.stats.accepted)
 
     def _save(self, run: Running) -> None:
-        """A checkpoint of what the state has read; the disk gets all but those that only split a long prompt."""
-        position = run.state.position
-        if position > 0:
-            durable = position % SPACING != 0 or position in run.request.keep or not run.reading
-            self._recall.save(run.state, run.tokens_read(), durable)
+        """A checkpoint of what the state has read."""
+        if run.state.position > 0:
+            self._recall.save(run.state, run.tokens_read(), run.durable)
 
     # Steps
 
@@ -295,13 +293,6 @@ class Scheduler:
     def _need(self, pages: int) -> None:
         if not self._recall.make_room(pages):
             raise MachineError(f"all {self._room.pool.pages.count} pages for keys and values are in use")
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """Length of the common beginning."""
-    n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n
 
 
 def _failure(error: Exception) -> Failed:
