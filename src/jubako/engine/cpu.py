@@ -29,6 +29,7 @@ class CpuExecutor:
         self.drafts = network.draft is not None
         self._kv_bits = kv_bits
         self.layout = f"cpu, {kv_bits} bit"
+        self.video_bytes = 0
 
     def new_state(self, context: int) -> CpuState:
         """See `Executor.new_state`. Memory is committed as the context fills, but must be there for all of it."""

@@ -37,6 +37,8 @@ class SharingExecutor(Executor, Protocol):
 
     layout: str
     """What saved states depend on beside the model: device and precision."""
+    video_bytes: int
+    """Bytes of the card that holds weights and pages; 0 where main memory does."""
 
     def share_memory(self, sequences: int, context: int, prefix_bytes: int | None) -> SharedMemory:
         """Memory for so many sequences of `context` tokens and their checkpoints (None: a share of what is free).

@@ -138,7 +138,7 @@ class Scheduler:
             **figures,
             "prefix": {**prefix, **figures["totals"]},
             "kv": kv,
-            "boxes": boxes(self._weights, held, self.model.paths[0]),
+            "boxes": boxes(self._weights, held, self.model.paths[0], self._executor.video_bytes),
             "memory": {
                 "process_bytes": psutil.Process().memory_info().rss,
                 "available_bytes": memory.available,
