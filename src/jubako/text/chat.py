@@ -23,6 +23,7 @@ from .tokenizer import Tokenizer
 
 # Tokens of thinking for each effort; None: no limit. "none" switches thinking off.
 EFFORTS = {"minimal": 512, "low": 2048, "medium": 8192, "high": None, "xhigh": None, "max": None}
+_OWN = ("messages", "tools", "add_generation_prompt", "enable_thinking")  # not for clients to set
 _AFTER_THINKING = "\n</think>\n\n"  # how a thought that was cut off is ended
 
 
@@ -203,6 +204,3 @@ class ChatPreparer:
         if self._turn is not None:
             return tuple(i for i, id in enumerate(prompt) if id == self._turn and i)
         return tuple(i + 1 for i, id in enumerate(prompt) if id in self.tokenizer.eos_ids and i + 1 < len(prompt))
-
-
-_OWN = ("messages", "tools", "add_generation_prompt", "enable_thinking")
