@@ -107,6 +107,19 @@ def test_a_grammar_holds_with_drafts(small: jubako.Model) -> None:
     assert small.tokenizer.decode(plain)[0] in "abc"
 
 
+def test_forced_tokens_are_read_in_one_step(small: jubako.Model) -> None:
+    """What a thinking budget or a grammar forces needs no guess."""
+    options: dict[str, Any] = {
+        "thinking": ThinkingBudget(2, (7,), tuple(range(300, 312))),
+        "max_tokens": 16,
+        "stop_ids": (),
+    }
+    plain = text(small, PROMPTS[1], **options, drafts=0)
+    assert plain[2:14] == list(range(300, 312))
+    generation = small.generate(PROMPTS[1], **options)
+    assert list(generation) == plain and generation.stats.steps <= 5
+
+
 def test_repeated_text_is_proposed_without_the_draft_layer() -> None:
     """A network without a draft layer drafts too, from what stands in its context."""
     model = jubako.load(TINY / "tiny-bf16.gguf", device="cpu")

@@ -19,7 +19,7 @@ FLAT = 0.05  # hoped growth of a step's time with each further column
 
 
 class Plan(NamedTuple):
-    """Who proposes in a step ("none", "layer", "suffix") and how many drafts."""
+    """Who proposes in a step ("none", "layer", "suffix", "rules") and how many drafts."""
 
     proposer: str
     depth: int

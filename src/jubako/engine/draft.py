@@ -73,10 +73,14 @@ class Speculation:
         """Choose the proposer and γ, so that at most `most` columns are read. layer: whether there is a draft layer."""
         most = min(most, self.answer.left) - 1
         deepest = min(self.layer_most, most) if layer else 0
+        free = min(self.suffix_most, most)
         if self.options.fixed:
             self.plan = Plan("layer", deepest)
+        elif free > 0 and (forced := self.answer.sampler.forced()):
+            self._match, self._guess = 0, forced[:free]
+            self.plan = Plan("rules", len(self._guess))
         else:
-            self._match, self._guess = self._suffixes.propose(min(self.suffix_most, most))
+            self._match, self._guess = self._suffixes.propose(free)
             self.plan = best_plan(costs, self.acceptance, deepest, len(self._guess), self._match, sequences)
         return self.plan
 
@@ -99,7 +103,7 @@ class Speculation:
         return DraftWish(self.columns[0], self.state, self.plan.depth, pick)
 
     def guess(self) -> list[int]:
-        """γ tokens that followed the same words before, as far as the answer's rules allow them."""
+        """γ tokens that the rules force, or that followed the same words before as far as the rules allow them."""
         ahead, guess = self.answer.sampler.copy(), list[int]()
         with suppress(JubakoError):
             guess.extend(takewhile(ahead.allows, self._guess[: self.plan.depth]))
@@ -169,7 +173,7 @@ def verify(
     for run, drafts in zip(wishing, drafted, strict=True):
         run.columns += drafts
     for run in drafting:
-        if run.plan.proposer == "suffix":
+        if run.plan.proposer in ("suffix", "rules"):
             run.columns += run.guess()
     proposed = time.perf_counter()
     logits = (read or executor.step)([(run.columns, run.state) for run in runs])

@@ -83,6 +83,10 @@ class Sampler:
         """Whether a rule says that nothing may follow."""
         return any(rule.finished for rule in self._rules)
 
+    def forced(self) -> list[int]:
+        """Tokens that a rule leaves no choice about, from the next one on."""
+        return next((tokens for rule in self._rules if (tokens := rule.forced())), [])
+
     def accept(self, token: int) -> None:
         """Tell that `token` is now part of the text; penalties and rules count it from here on."""
         self._penalties.count(token)
