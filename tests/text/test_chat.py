@@ -143,6 +143,17 @@ def test_thinking_is_open_or_closed_as_asked(kind: str) -> None:
     assert low.tokens == EFFORTS["low"]
 
 
+def test_thinking_is_off_where_the_template_always_opens_it() -> None:
+    tokenizer = preparer("plain").tokenizer
+    source = "{%- for m in messages %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endfor -%}"
+    stubborn = ChatPreparer(tokenizer, ChatTemplate(source + "{{ '<|im_start|>assistant<think>\n' }}", tokenizer))
+    on = stubborn.prepare(Conversation([USER]))
+    off = stubborn.prepare(Conversation([USER], thinking=Thinking(False)))
+    assert (on.thinking_open, off.thinking_open) == (True, False)
+    assert off.prompt[: len(on.prompt)] == on.prompt
+    assert tokenizer.decode(off.prompt[len(on.prompt) :], special=True) == "\n</think>\n\n"
+
+
 @every
 def test_a_beginning_is_continued_by_its_own_tokens(kind: str) -> None:
     tokenizer = preparer(kind).tokenizer

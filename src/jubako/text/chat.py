@@ -23,7 +23,8 @@ from .tokenizer import Tokenizer
 
 # Tokens of thinking for each effort; None: no limit. "none" switches thinking off.
 EFFORTS = {"minimal": 512, "low": 2048, "medium": 8192, "high": None, "xhigh": None, "max": None}
-_OWN = ("messages", "tools", "add_generation_prompt", "enable_thinking")  # not for clients to set
+_THINKING = ("enable_thinking", "thinking")  # what templates call the switch
+_OWN = ("messages", "tools", "add_generation_prompt", *_THINKING)  # variables that are not for clients to set
 _AFTER_THINKING = "\n</think>\n\n"  # how a thought that was cut off is ended
 
 
@@ -153,12 +154,15 @@ class ChatPreparer:
         if begun:
             enabled = bool(begun.get("reasoning_content"))
         if enabled is not None:
-            variables["enable_thinking"] = enabled
+            variables |= dict.fromkeys(_THINKING, enabled)
         tools = [tool.described() for tool in conversation.tools] or None
         try:
-            return self._template.encode(with_one_system(messages, self._late_system), tools, True, **variables)
+            prompt = self._template.encode(with_one_system(messages, self._late_system), tools, True, **variables)
         except TemplateError as error:
             raise RequestError(f"the conversation can't be rendered: {error}") from None
+        if enabled is False and self._thinks(prompt):  # a template that can't be told
+            prompt += self.tokenizer.encode(_AFTER_THINKING, special=True)
+        return prompt
 
     @cached_property
     def _late_system(self) -> bool:
