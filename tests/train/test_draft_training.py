@@ -26,7 +26,7 @@ from tools.train.model import Model, make_pass
 from tools.train.rounding import rounded
 from tools.train.tune_drafts import load_gguf
 
-LENGTH, GIVEN, WRITTEN = 128, 24, 90
+LENGTH, GIVEN, WRITTEN = 64, 16, 40
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_lines_are_what_the_trunk_would_write(model: Model, beginnings: torch.Te
 def test_rounds_are_those_of_the_reference(
     engine: Engine, model: Model, beginnings: torch.Tensor, lines: Lines
 ) -> None:
-    skip = 16
+    skip = 8
     losses = DraftLoss(model.config, make_pass(model.config, LENGTH, False, torch.float32, "cpu"), skip)
     trust = torch.ones(len(beginnings), LENGTH - skip)
     weights = model.net.weights
