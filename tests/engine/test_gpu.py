@@ -29,7 +29,7 @@ CONTEXT = 512
 
 def open_tiny(tiny: Path, *names: str, kv_bits: int = 16) -> GpuExecutor:
     network = load_network(open_model([tiny / name for name in names]))
-    return GpuExecutor(network, DEVICE, kv_bits=kv_bits, context=CONTEXT, sequences=3)
+    return GpuExecutor(network, DEVICE, kv_bits=kv_bits, context=CONTEXT, tokens=3 * CONTEXT, sequences=3)
 
 
 @pytest.fixture(scope="module")

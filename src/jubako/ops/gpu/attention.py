@@ -16,25 +16,45 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .columns import Columns
-from .launch import exact, fast, overlapped, power_of_two
+from .launch import exact, fast, has_tf32, overlapped, power_of_two
 from .state import PAGE, AttentionMemory
 from .target import release, target, wait
 
 SPLITS = 128  # runs of a step's columns, at most; those of fewer than TILE cells are left out
-TILE = 32  # cells decoded at a time
+TILE, WARPS = 32, 4  # cells decoded at a time
+PROMPT_TILE, PROMPT_WARPS = 32, 4
 MERGED = 64  # elements of a head that one program merges
 MAX_GROUP = 64  # query heads of one key/value head
 
 
 @triton.jit
-def _decoded(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr):
-    """Rows [TILE] of the cache as float32 [TILE, D]."""
+def _rows(
+    blocks, pages, i, end, from_blocks, tail, kv,
+    KV_HEADS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, SPARSE: tl.constexpr,
+):  # fmt: skip
+    """Rows of the cache that hold the keys of a query's cells i, which lie below `end`."""
+    cell = tail + i - from_blocks
+    if SPARSE:
+        block = tl.load(blocks + i // RATIO, mask=(i < end) & (i < from_blocks), other=0)
+        cell = tl.where(i < from_blocks, block * RATIO + i % RATIO, cell)
+    page = tl.load(pages + cell // PAGE, mask=i < end, other=0).to(tl.int64)
+    return (page * KV_HEADS + kv) * 2 * PAGE + cell % PAGE
+
+
+@triton.jit
+def _fetch(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr):
+    """Rows of the cache on their way: codes [TILE, GROUPS, D / GROUPS] and scales [TILE, GROUPS]."""
     size: tl.constexpr = D // GROUPS
     g = tl.arange(0, GROUPS)
     place = rows[:, None, None] * D + g[None, :, None] * size + tl.arange(0, size)[None, None, :]
-    code = tl.load(codes + place, mask=live[:, None, None], other=0).to(tl.float32)
-    scale = tl.load(scales + rows[:, None] * GROUPS + g[None, :], mask=live[:, None], other=0.0)
-    return tl.reshape(code * scale[:, :, None], [TILE, D])
+    code = tl.load(codes + place, mask=live[:, None, None], other=0)
+    return code, tl.load(scales + rows[:, None] * GROUPS + g[None, :], mask=live[:, None], other=0.0)
+
+
+@triton.jit
+def _decoded(code, scale, D: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr):
+    """What was fetched as numbers [TILE, D]."""
+    return tl.reshape(code.to(tl.float32) * scale[:, :, None], [TILE, D]).to(TYPE)
 
 
 @triton.jit
@@ -42,21 +62,24 @@ def _attend(
     q, gate, out, sums, maxima, totals, blocks, chosen, slots, positions, pages, page_stride, codes, scales, scale,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    """One run of a token's cells for the query heads of one key/value head. A tile is fetched while one is worked on.
+
+    KEY, VALUE: the types in which queries meet keys, and weights meet values.
+    """
     release(OVERLAP)
     wait(OVERLAP)
     t, kv, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     position = tl.load(positions + t)
-    slot = tl.load(slots + t)
+    pages += tl.load(slots + t) * page_stride
+    blocks += t * BUDGET
+    from_blocks = 0
+    tail = 0
     if SPARSE:
         count = tl.load(chosen + t)
-        tail = (position + 1) // RATIO * RATIO
         from_blocks = tl.where(count < 0, 0, count * RATIO)
-        tail = tl.where(count < 0, 0, tail)
-    else:
-        from_blocks = 0
-        tail = 0
+        tail = tl.where(count < 0, 0, (position + 1) // RATIO * RATIO)
     total = from_blocks + position + 1 - tail
     run = tl.maximum(tl.cdiv(total, SPLITS), TILE)
     start = split * run
@@ -64,40 +87,40 @@ def _attend(
 
     h = tl.arange(0, GROUP_ROWS)
     d = tl.arange(0, D)
-    head = kv * GROUP + h
     heads: tl.constexpr = GROUP * KV_HEADS
-    place = (t * heads + head)[:, None] * D + d[None, :]
-    queries = tl.load(q + place, mask=(h < GROUP)[:, None], other=0.0)
+    place = (t * heads + kv * GROUP + h)[:, None] * D + d[None, :]
+    inside = (h < GROUP)[:, None]
+    queries = tl.load(q + place, mask=inside, other=0.0).to(KEY)
     top = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([GROUP_ROWS], tl.float32)
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
-    for tile in range(start, end, TILE):
-        i = tile + tl.arange(0, TILE)
+    i = start + tl.arange(0, TILE)
+    row = _rows(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
+    key, key_scale = _fetch(codes, scales, row, i < end, D, GROUPS)
+    value, value_scale = _fetch(codes, scales, row + PAGE, i < end, D, GROUPS)
+    for _ in range(start, end, TILE):
         live = i < end
-        cell = tail + i - from_blocks
-        if SPARSE:
-            listed = live & (i < from_blocks)
-            block = tl.load(blocks + t * BUDGET + i // RATIO, mask=listed, other=0)
-            cell = tl.where(i < from_blocks, block * RATIO + i % RATIO, cell)
-        page = tl.load(pages + slot * page_stride + cell // PAGE, mask=live, other=0).to(tl.int64)
-        row = (page * KV_HEADS + kv) * 2 * PAGE + cell % PAGE
-        keys = _decoded(codes, scales, row, live, D, GROUPS, TILE)
+        i += TILE
+        row = _rows(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
+        keys = _decoded(key, key_scale, D, TILE, KEY)
+        key, key_scale = _fetch(codes, scales, row, i < end, D, GROUPS)
         score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
         score = tl.where(live[None, :], score, float("-inf"))
         highest = tl.maximum(top, tl.max(score, 1))
         share = tl.exp(score - highest[:, None])
         fade = tl.exp(top - highest)
-        values = _decoded(codes, scales, row + PAGE, live, D, GROUPS, TILE)
-        mixed = mixed * fade[:, None] + tl.dot(share, values, input_precision=PRECISION)
+        values = _decoded(value, value_scale, D, TILE, VALUE)
+        value, value_scale = _fetch(codes, scales, row + PAGE, i < end, D, GROUPS)
+        mixed = mixed * fade[:, None] + tl.dot(share.to(VALUE), values, input_precision=PRECISION)
         weight = weight * fade + tl.sum(share, 1)
         top = highest
-    inside = (h < GROUP)[:, None]
     if SPLITS == 1:
         open = tl.sigmoid(tl.load(gate + place, mask=inside, other=0.0))
         tl.store(out + place, mixed / weight[:, None] * open, mask=inside)
     else:
-        piece = (t * heads + head) * SPLITS + split
-        tl.store(sums + piece[:, None] * D + d[None, :], mixed, mask=inside)
+        piece = (t * heads + kv * GROUP + h) * SPLITS + split
+        if start < total:  # the others are not read
+            tl.store(sums + piece[:, None] * D + d[None, :], mixed, mask=inside)
         tl.store(maxima + piece, top, mask=h < GROUP)
         tl.store(totals + piece, weight, mask=h < GROUP)
 
@@ -147,8 +170,10 @@ def sparse_attention(
     pieces = tokens * heads * splits if step else 0
     sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
     maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
-    # eleven bits of a factor are more than an 8-bit cache holds
-    precision = exact(q.device) if step and memory.codes.dtype != torch.int8 else fast(q.device)
+    # in a prompt, factors of eleven and of eight bits: what an 8-bit cache holds
+    narrow = not step and has_tf32(q.device)
+    key, value = (tl.float16, tl.bfloat16) if narrow else (tl.float32, tl.float32)
+    precision = exact(q.device) if memory.codes.dtype != torch.int8 else fast(q.device)
     _attend[(tokens, kv_heads, splits)](
         q, gate, out, sums, maxima, totals,
         blocks if blocks is not None else columns.slots, chosen if chosen is not None else columns.slots,
@@ -157,9 +182,9 @@ def sparse_attention(
         GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
         BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits,
-        TILE=TILE,
-        PRECISION=precision, OVERLAP=target(q.device).overlap, num_warps=4,
-        **overlapped(q.device),
+        TILE=TILE if step else PROMPT_TILE,
+        PRECISION=precision, KEY=key, VALUE=value, OVERLAP=target(q.device).overlap,
+        num_warps=WARPS if step else PROMPT_WARPS, **overlapped(q.device),
     )  # fmt: skip
     if not step:
         return out

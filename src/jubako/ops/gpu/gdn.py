@@ -17,14 +17,11 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .columns import BASE, COUNT, FIRST, PARITY, PART_SLOT, PENDING, Columns
-from .launch import COLUMNS, INTERPRETED, without_overlap
+from .launch import COLUMNS, without_overlap
 from .state import GdnMemory
 from .target import release, target, wait
 
-# Columns of the state in one program, which is one warp: its sums over the state's rows need no barrier. The
-# interpreter likes few programs.
-VALUES = 32 if INTERPRETED else 8
-WARPS = 1
+VALUES, WARPS = 32, 4  # columns of the state in one program
 L2_EPS = 1e-6
 
 

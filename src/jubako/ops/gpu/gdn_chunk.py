@@ -203,8 +203,8 @@ def gdn_prompt(
     keep_ring(qkv, memory.conv, columns.slot, columns.start, ring - COLUMNS)
     _solve_chunks[(-(-tokens // CHUNK), heads)](
         mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision, EXACT=exact(device),
-        num_warps=8,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision,
+        EXACT=exact(device), num_warps=8,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
         mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,

@@ -18,7 +18,7 @@ from .launch import INTERPRETED, overlapped
 from .state import AttentionMemory
 from .target import release, target, wait
 
-CHUNK = 4096 if INTERPRETED else 16384  # scores read at a time for a step's columns; a prompt's programs are small
+CHUNK, WARPS = 16384, 32  # scores read at a time for a step's columns; a prompt's programs are many and small
 PROMPT_CHUNK = 1024
 SCORE_BYTES = 60 << 20  # most memory for the scores of a prompt's queries
 
@@ -150,9 +150,10 @@ class Selector:
         self, scores: torch.Tensor, candidates: torch.Tensor, positions: torch.Tensor, blocks: torch.Tensor,
         chosen: torch.Tensor, ratio: int, counted: bool,
     ) -> None:  # fmt: skip
+        chunk = CHUNK if counted and not INTERPRETED else PROMPT_CHUNK
         _select[(len(blocks),)](
             scores, self.counts, blocks, chosen, candidates, positions, scores.shape[1],
             BUDGET=self.budget, BUDGET_BLOCK=triton.next_power_of_2(self.budget), RATIO=ratio,
-            CHUNK=CHUNK if counted else PROMPT_CHUNK, BUCKET_BITS=BUCKET_BITS, BUCKETS=BUCKETS, COUNTED=counted,
-            OVERLAP=target(scores.device).overlap, num_warps=32 if counted else 4, **overlapped(scores.device),
+            CHUNK=chunk, BUCKET_BITS=BUCKET_BITS, BUCKETS=BUCKETS, COUNTED=counted,
+            OVERLAP=target(scores.device).overlap, num_warps=WARPS if counted else 4, **overlapped(scores.device),
         )  # fmt: skip
