@@ -97,6 +97,20 @@ def test_conversations_outlive_a_reload_and_can_be_renamed_and_deleted(visit: Vi
     expect(entries).to_have_text(["What is 12 + 30?"])
 
 
+def test_a_conversation_is_exported_as_markdown(visit: Visit) -> None:
+    page = visit.open()
+    set_parameters(page, Temperature="0", thinking="Off")
+    text = finished(ask(page, "What is 12 + 30?"))
+    page.get_by_role("navigation", name="Conversations").get_by_role("link").hover()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export What is 12 + 30?").click()
+    assert download.value.suggested_filename == "What-is-12-30.md"
+    assert (
+        download.value.path().read_text()
+        == f"# What is 12 + 30?\n\n## You\n\nWhat is 12 + 30?\n\n## Jubako\n\n{text}\n"
+    )
+
+
 def test_a_json_answer_is_json(visit: Visit) -> None:
     page = visit.open()
     set_parameters(page, Temperature="1", Max_tokens="400", thinking="JSON")
