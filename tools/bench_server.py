@@ -52,13 +52,13 @@ def server(files: list[str], *options: str) -> Iterator[tuple[str, psutil.Proces
             process.wait(60)
 
 
-def bare(path: str, tokens: int) -> None:
+def bare(path: str, tokens: int, threads: int | None) -> None:
     """Child process: for each line on standard input one answer of the scheduler alone; its figures as JSON."""
     from jubako.core import Finished, Request, Tokens
     from jubako.engine.model import load
     from jubako.engine.scheduler import Scheduler
 
-    scheduler = Scheduler(load(path), sequences=8, drafts=0)
+    scheduler = Scheduler(load(path, threads=threads), sequences=8, drafts=0)
     for number, _ in enumerate(sys.stdin):
         began = time.perf_counter()
         first = last = 0.0
@@ -87,33 +87,47 @@ def served(client: httpx.Client, url: str, number: int, tokens: int) -> dict[str
     return {"first": first - began, "rate": (tokens - 1) / (last - first)}
 
 
-def overhead(path: str, tokens: int, rounds: int) -> None:
-    """Alternate between the engine alone and the server, so that whatever else goes on meets both."""
-    command = [sys.executable, __file__, "bare", path, "--tokens", str(tokens)]
+def overhead(path: str, tokens: int, rounds: int, threads: int | None) -> None:
+    """Alternate between the engine alone and the server, so that whatever else goes on meets both.
+
+    Times by the clock need a quiet machine; those by processor time do not.
+    """
+    limit = [] if threads is None else ["--threads", str(threads)]
+    command = [sys.executable, __file__, "bare", path, "--tokens", str(tokens), *limit]
     alone = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert alone.stdin and alone.stdout
-    found: dict[str, list[dict[str, float]]] = {"engine": [], "server": []}
-    with server([path], "--drafts", "0") as (url, _), httpx.Client(timeout=300) as client:
+    runs: list[dict[str, float]] = []
+    with server([path], "--drafts", "0", *limit) as (url, process), httpx.Client(timeout=300) as client:
+        engine = next(child for child in process.children() if "jubako.serve.engine" in child.cmdline())
+        watched = {"alone": psutil.Process(alone.pid), "engine": engine, "server": process}
         for number in range(rounds + 1):
+            before = {name: busy(one) for name, one in watched.items()}
             print(number, file=alone.stdin, flush=True)
-            one = json.loads(alone.stdout.readline())
-            other = served(client, url, number, tokens)
-            if number:  # the first reads the file
-                found["engine"].append(one)
-                found["server"].append(other)
-                print(f"round {number}: engine {one['rate']:.2f} tok/s, server {other['rate']:.2f}", file=sys.stderr)
+            bare_run = json.loads(alone.stdout.readline())
+            through = served(client, url, number, tokens)
+            run = {name: 1000 * (busy(one) - before[name]) / tokens for name, one in watched.items()}
+            run |= {"bare rate": bare_run["rate"], "rate": through["rate"], "ratio": through["rate"] / bare_run["rate"]}
+            run |= {"bare first": 1000 * bare_run["first"], "first": 1000 * through["first"]}
+            run["later"] = run["first"] - run["bare first"]
+            runs += [run] if number else []  # the first reads the file
+            print({name: round(value, 2) for name, value in run.items()}, file=sys.stderr)
     alone.stdin.close()
     alone.wait()
-    middle = {
-        name: {key: statistics.median(run[key] for run in runs) for key in ("first", "rate")}
-        for name, runs in found.items()
-    }
-    ratios = [b["rate"] / a["rate"] for a, b in zip(found["engine"], found["server"], strict=True)]
-    waits = [b["first"] - a["first"] for a, b in zip(found["engine"], found["server"], strict=True)]
-    print(f"engine alone   {middle['engine']['rate']:.2f} tok/s, first token {1000 * middle['engine']['first']:.1f} ms")
-    print(f"through server {middle['server']['rate']:.2f} tok/s, first token {1000 * middle['server']['first']:.1f} ms")
-    print(f"throughput: {100 * (1 - statistics.median(ratios)):.2f} % less (median of pairs)")
-    print(f"first token: {1000 * statistics.median(waits):.2f} ms later (median of pairs)")
+    middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    print(f"load average {os.getloadavg()[0]:.1f}, {tokens} tokens, medians of {rounds} pairs")
+    print(f"engine alone   {middle['bare rate']:.2f} tok/s, first token {middle['bare first']:.1f} ms")
+    print(f"through server {middle['rate']:.2f} tok/s, first token {middle['first']:.1f} ms")
+    print(f"throughput {100 * (1 - middle['ratio']):.2f} % less, first token {middle['later']:.2f} ms later")
+    print(
+        f"processor time per token: engine alone {middle['alone']:.2f} ms; "
+        f"served {middle['engine']:.2f} ms and {middle['server']:.2f} ms of the server"
+    )
+
+
+def busy(process: psutil.Process) -> float:
+    """Processor seconds of a process so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 @dataclass
@@ -189,15 +203,16 @@ def main() -> None:
     parser.add_argument("model", nargs="?")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="of the engine; by default one per core")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--minutes", type=float, default=10)
     given = parser.parse_args()
     if given.what == "load":
         asyncio.run(load(given.clients, given.minutes))
     elif given.what == "bare":
-        bare(given.model, given.tokens)
+        bare(given.model, given.tokens, given.threads)
     else:
-        overhead(given.model, given.tokens, given.rounds)
+        overhead(given.model, given.tokens, given.rounds, given.threads)
 
 
 if __name__ == "__main__":

@@ -116,12 +116,12 @@ def _union_reader(kinds: tuple[type, ...]) -> Reader:
 
 def _dataclass_reader(kind: Any) -> Reader:
     hints = get_type_hints(kind)
-    readers = [(name, _reader(hints[name])) for name in _names(kind)]
+    readers = [_reader(hints[name]) for name in _names(kind)]
 
     def read(value: Any) -> Any:
         if type(value) is not list or len(value) != len(readers) + 1 or value[0] != kind.__name__:
             _refuse(value, kind)
-        return kind(**{name: reader(part) for (name, reader), part in zip(readers, value[1:], strict=True)})
+        return kind(*[reader(part) for reader, part in zip(readers, value[1:], strict=True)])
 
     return read
 

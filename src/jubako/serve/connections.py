@@ -1,12 +1,13 @@
-"""Connections that send their headers too slowly, and too many of them."""
+"""Connections that send their headers too slowly or without end, and too many of them."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+HEADER_BYTES = 64 << 10
 HEADER_SECONDS = 10.0  # a request's head must be complete so long after its first byte, or after connecting
 CONNECTIONS = 1000
 
@@ -15,13 +16,15 @@ _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 )
+_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class Connection(H11Protocol):
-    """uvicorn's connection with a deadline for the head of each request."""
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection with limits of time and size for the head of each request."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _head = 0  # bytes that came since a head was awaited
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -33,6 +36,10 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
+        if self._deadline is not None:
+            self._head += len(data)
+            if self._head > HEADER_BYTES:
+                self._end(_LARGE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
@@ -43,6 +50,7 @@ class Connection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_watching()
         elif self._deadline is None:
+            self._head = 0
             self._deadline = self.loop.call_later(HEADER_SECONDS, self._end, _SLOW)
 
     def _stop_watching(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import uvloop
+
 from ..errors import MachineError
 from .config import Config, bind
 from .logs import set_up
@@ -14,8 +16,8 @@ from .supervisor import Engine
 def serve(config: Config) -> None:
     """Serve until SIGINT or SIGTERM, then finish the running answers. Raises JubakoError where it can't begin."""
     set_up(config.log_level)
-    with bind(config.host, config.port) as listener:
-        asyncio.run(_serve(config, listener))
+    with bind(config.host, config.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config, listener))
 
 
 async def _serve(config: Config, listener: socket.socket) -> None:

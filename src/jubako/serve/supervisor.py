@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 from ..core import Event, Failed, Finished, Request
-from .codec import loads
 from .problems import EngineDown
 from .protocol import (
     AskStatus,
@@ -28,9 +27,8 @@ from .protocol import (
     Status,
     Stop,
     Submit,
-    frame,
-    frame_length,
 )
+from .wire import Wire
 
 ENGINE = (sys.executable, "-m", "jubako.serve.engine")
 _LONGEST_PAUSE = 30.0  # seconds between two attempts to bring the engine back
@@ -56,7 +54,7 @@ class Engine:
         self._start = start
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._wire: Wire | None = None
         self._answers: dict[str, asyncio.Queue[Event]] = {}
         self._heard = time.monotonic()
         self._statuses: list[asyncio.Future[dict[str, Any]]] = []
@@ -139,8 +137,8 @@ class Engine:
                 await self._watch
 
     def _send(self, command: Command) -> None:
-        if self._writer and not self._writer.is_closing():
-            self._writer.write(frame(command))
+        if self._wire:
+            self._wire.send(command)
 
     def _become(self, state: str, stage: str = "") -> None:
         self.state, self.stage = state, stage
@@ -168,24 +166,18 @@ class Engine:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
             )
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        _, self._wire = await asyncio.get_running_loop().create_connection(lambda: Wire(self._take), sock=ours)
         self._send(self._start)
         self._become("loading", "starting the engine")
         try:
-            while True:
-                head = await reader.readexactly(4)
-                self._take(loads(await reader.readexactly(frame_length(head)), Report))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        except ValueError as error:
-            log.error("the engine sent what can't be read: %s", error, extra={"event": "engine_garbled"})
+            await self._wire.gone
         finally:
             await self._bury()
 
     async def _bury(self) -> None:
         """The process has ended, or must; tell everyone who waits."""
-        assert self._process and self._writer
-        self._writer.close()
+        assert self._process and self._wire
+        self._wire.close()
         code = await _end(self._process, 10.0 if self.state == "stopped" else 1.0)
         if self.state not in ("failed", "stopped"):
             self.problem = f"the engine stopped unexpectedly ({_how(code)}) and is being restarted; ask again"
