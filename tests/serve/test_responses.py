@@ -158,6 +158,26 @@ def test_parsed_output(client: openai.OpenAI) -> None:
         assert isinstance(parsed, Person)
 
 
+def test_forms_hold_for_answers_written_together(server: Server) -> None:
+    async def ask() -> list[tuple[str, bool]]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+
+            async def one(number: int) -> tuple[str, bool]:
+                properties = {"name": {"type": "string", "maxLength": 10}, "n": {"enum": [number]}}
+                schema = {"type": "object", "properties": properties, "required": ["name", "n"]}
+                form: Any = {"type": "json_schema", "name": "x", "schema": {**schema, "additionalProperties": False}}
+                options: Any = {"reasoning": QUIET if number % 2 else {"effort": "low"}, "text": {"format": form}}
+                response = await client.responses.create(
+                    model="any", input=f"Anna has {number} apples.", temperature=1, max_output_tokens=400, **options
+                )
+                return response.output_text, json.loads(response.output_text)["n"] == number
+
+            return await asyncio.gather(*(one(number) for number in range(10)))
+
+    answers = asyncio.run(ask())
+    assert all(right for _, right in answers), answers
+
+
 def test_log_probabilities(client: openai.OpenAI) -> None:
     response = create(client, include=["message.output_text.logprobs"], top_logprobs=2)
     part = response.output[0].content[0]
