@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class Running:
         self.written: list[int] = []
         self.positions: list[int] = []
         self.served = 0
-        self.speculation: Speculation | None = None
+        self.reading = True  # the prompt is not all read
         self._options = options
         self._began = time.perf_counter()
         self._first = self._began
@@ -46,11 +47,6 @@ class Running:
     @property
     def id(self) -> str:
         return self.request.id
-
-    @property
-    def reading(self) -> bool:
-        """Whether its prompt is not all read."""
-        return self.speculation is None
 
     @property
     def stats(self) -> GenerationStats:
@@ -94,12 +90,19 @@ class Running:
         """The prompt is read, these [V] are the logits after it: choose the first token."""
         self._first = time.perf_counter()
         self.stats.prefill_seconds = self._first - self._began
-        self.speculation = Speculation(self.answer, self.state, self.request.prompt, self._options)
-        return self._chosen(self.speculation.accept(logits[None]))
+        self.reading = False
+        choice = self.answer.choose(logits)
+        return self._chosen([] if choice is None else [choice])
+
+    @cached_property
+    def speculation(self) -> Speculation:
+        """What proposes the next tokens; made after the first, as its index of a long prompt takes a moment."""
+        made = Speculation(self.answer, self.state, [*self.request.prompt, *self.written], self._options)
+        made.columns = self.written[-1:]
+        return made
 
     def go_on(self, logits: np.ndarray) -> list[TokenChoice]:
         """Choose tokens from the logits [columns, V] of its part of a step."""
-        assert self.speculation is not None
         return self._chosen(self.speculation.accept(logits))
 
     def _chosen(self, choices: list[TokenChoice]) -> list[TokenChoice]:

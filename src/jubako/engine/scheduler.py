@@ -258,7 +258,7 @@ class Scheduler:
 
     def _decode(self, runs: list[Running], events: list[tuple[str, Event]]) -> None:
         """A step of all who decode, with as many drafts as the columns allow."""
-        speculations = [run.speculation for run in runs if run.speculation is not None]
+        speculations = [run.speculation for run in runs]
         width = self._columns // len(runs)
         try:
             self._need(sum(run.state.lacks(run.state.position + width) for run in runs))
