@@ -105,19 +105,19 @@ def show(report: Report, console: Console) -> None:
 def show_drafts(rates: list[DraftRates], console: Console) -> None:
     """What drafts gained on each kind of text."""
     table = Table(title="Drafts on real text")
-    for heading in ("text", "drafts", "ms/token without", "ms/step", "of it drafting", "tokens/step", "speed-up"):
-        table.add_column(heading, justify="right")
-    table.add_column("kept by place")
+    for heading in ("text", "drafts", "ms without", "ms/step", "drafting", "tok/step", "speed-up"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("kept by place", no_wrap=True)
     for rate in rates:
         kept = [f"{a / d:.2f}" for a, d in zip(rate.accepted, rate.drafted, strict=False)]
         table.add_row(
             rate.kind,
-            str(rate.most) if rate.fixed else "what pays",
+            str(rate.most) if rate.fixed else "as pays",
             f"{rate.plain_ms:.2f}",
             f"{rate.ms:.2f}",
             f"{rate.draft_ms:.2f}",
             f"{rate.tokens_per_step:.2f}",
             f"{rate.speed_up:.2f}×",
-            " ".join(kept[:6]) + (" …" if len(kept) > 6 else ""),
+            " ".join(kept[:3]) + (" …" if len(kept) > 3 else ""),
         )
     console.print(table)
