@@ -128,7 +128,7 @@ def linear_case(label: str, parts: list[tuple[str, int]], cols: int, tokens: int
         x, out = columns(tokens, cols), torch.empty(tokens, sum(rows for _, rows in parts), device=device())
         return [lambda group=group: launch(group, x, out, shape=shape) for group in groups]
 
-    cut = f" rows {shape.rows} step {shape.step} groups {shape.groups}" if shape else ""
+    cut = f" rows {shape.rows} step {shape.step} groups {shape.groups} columns {shape.columns}" if shape else ""
     return Case(f"{label} T{tokens}{cut}", size, make)
 
 
@@ -146,7 +146,7 @@ def hyper_case(tokens: int, cut: HyperCut | None) -> Case:
         streams = torch.randn(tokens, STREAMS, HIDDEN, device=device())
         return [lambda m=m: hyper_mix(streams, m, cut=cut) for m in mixes(rotation(size))]
 
-    label = f" units {cut.units} rows {cut.rows} tile {cut.tile}" if cut else ""
+    label = f" units {cut.units} rows {cut.rows} warps {cut.warps} apart {cut.apart}" if cut else ""
     return Case(f"hyper mix (3 launches) T{tokens}{label}", size, make)
 
 
@@ -300,28 +300,20 @@ def prompt_cases(tokens: int) -> Iterator[Case]:
 
 def cuts_of(tokens: int, part: str, sweep: bool) -> list[Any]:
     """What to try."""
+    one = tokens == 1
     if not sweep:
         return [Cut()] if part in ("gate+up", "down") else [None]
     if part == "projections":
-        return (
-            [Shape(r, 10) for r in (4, 8, 16)]
-            if tokens == 1
-            else [Shape(8, 1, 4), Shape(8, 1, 2), Shape(16, 1, 4), Shape(8, 2, 2)]
-        )
+        return [Shape(8, 10)] if one else [Shape(8, 1, 2, 4), Shape(4, 1, 2, 4), Shape(8, 2, 1, 4), Shape(8, 1, 4, 2)]
     if part == "output":
-        if tokens == 1:
-            return [Shape(4, 12), Shape(8, 12), Shape(4, 24), Shape(8, 24)]
-        return [Shape(4, 1, 2), Shape(4, 2, 2), Shape(4, 2, 1), Shape(8, 2, 2)]
+        return [Shape(8, 12)] if one else [Shape(8, 12), Shape(4, 12), Shape(8, 4, 1, 2)]
     if part == "head":
-        return [Shape(8, 10)] if tokens == 1 else [Shape(8, 1, 4), Shape(8, 1, 8)]
+        return [] if one else [Shape(8, 1, 2, 4), Shape(8, 1, 4, 4)]
     if part == "hyper":
-        return (
-            [HyperCut(u, r, 32) for u, r in ((2, 8), (1, 8), (2, 4), (1, 16))]
-            if tokens == 1
-            else [HyperCut(2, 8, 32), HyperCut(2, 4, 32)]
-        )
+        cuts = [HyperCut(2, 8, 32, warps, apart) for warps in (4, 8) for apart in (False, True)]
+        return cuts if one else cuts[1::2]
     if part == "gate+up":
-        return [Cut(units=u) for u in ((5, 10) if tokens == 1 else (2, 5))]
+        return [Cut(units=u) for u in ((5, 10) if one else (2, 5))]
     return [Cut(rows=r) for r in (8, 16, 32)]
 
 

@@ -103,9 +103,7 @@ def recording(form: int, overlap: bool, dot: bool) -> Iterator[list[Recorded]]:
 
 
 def matrix(name: str, rows: int, cols: int) -> Matrix:
-    return Matrix(
-        torch.zeros(LAYOUTS[name].matrix_bytes(rows, cols), dtype=torch.uint8), BY_NAME[name], rows, cols
-    )
+    return Matrix(torch.zeros(LAYOUTS[name].matrix_bytes(rows, cols), dtype=torch.uint8), BY_NAME[name], rows, cols)
 
 
 def slots(gate: str, down: str, count: int) -> Slots:
@@ -142,7 +140,10 @@ def families() -> dict[str, Callable[[], Any]]:
         "product, 1 column": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
         "product, 4 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "experts and mix": lambda: mixed(1),
-        "experts' sum": lambda: add_up(parts_of(layer(), room_for(1, HIDDEN, False, cpu), routed(1)), torch.zeros(1, HIDDEN)),
+        "mix, 4 columns": lambda: mixed(4),
+        "experts' sum": lambda: add_up(
+            parts_of(layer(), room_for(1, HIDDEN, False, cpu), routed(1)), torch.zeros(1, HIDDEN)
+        ),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "argmax": lambda: argmax(torch.zeros(1, 248320)),
         "prompt: experts": lambda: parts_of_prompt(layer(), torch.zeros(32, HIDDEN), routed(32)),
@@ -180,7 +181,10 @@ def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
     made = triton.compile(source, target=to, options=launch.options)
     seconds = time.perf_counter() - start
     if to.backend == "hip":
-        found = {key: int(value) for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", made.asm["amdgcn"])}
+        found = {
+            key: int(value)
+            for key, value in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", made.asm["amdgcn"])
+        }
         return Compiled(made.name, found["vgpr_count"], made.metadata.shared, found["vgpr_spill_count"], seconds)
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     cubin = Path(f"/tmp/jubako-{time.time_ns()}.cubin")

@@ -68,14 +68,18 @@ def decode_kernel(
             low = offset
             if minimum_of(TYPE) == 2:
                 low = offset * (m0 if half == 0 else m1)
+            values = ()
             for b in tl.static_range(4):
                 value = f * byte(codes, b, bias_of(TYPE), bias_of(TYPE) == 0)
                 if minimum_of(TYPE) > 0:
                     value += low
                 if SCALED:
                     value *= tl.load(scale + row)
-                k = (unit * 8 + j) * 32 + half * 16 + i * 4 + b
-                tl.store(to + k, value.to(out.dtype.element_ty), mask=live & (k < cols))
+                values = values + (value.to(out.dtype.element_ty),)
+            every = tl.join(tl.join(values[0], values[2]), tl.join(values[1], values[3]))
+            sixteen = tl.arange(0, 16)[None, None, :]
+            k = (unit * 8 + j) * 32 + half * 16 + sixteen
+            tl.store(to + k, tl.reshape(every, [8, ROWS, 16]), mask=live & (k < cols))
 
 
 def decode(weight: Matrix, out: torch.Tensor, first: int = 0, ids: torch.Tensor | None = None) -> torch.Tensor:

@@ -24,7 +24,7 @@ from .products import fetch_numbers, plain
 from .slots import Slots
 from .target import interpreted, target
 
-TILE = 64  # uses of an expert that meet its weights together
+TILE = 128  # uses of an expert that meet its weights together
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,25 @@ def times_unit(
 
 
 @triton.jit
+def times_units(
+    g, u, of_g, of_u, unit, x, live, ROWS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """`times_unit` of two matrices of one type, which share what is loaded of x."""
+    KIND: tl.constexpr = x.dtype.element_ty
+    w = unpack(of_g, TYPE, FORM)
+    v = unpack(of_u, TYPE, FORM)
+    scale_g = factors(of_g, TYPE)
+    scale_u = factors(of_u, TYPE)
+    for half in tl.static_range(2):
+        y = tl.load(x + (half * UNITS * 128 + unit * 128 + tl.arange(0, 128)[None, :]), mask=live, other=0.0)
+        a = half_unit(w[half], scale_g, half, ROWS, TYPE, KIND)
+        g = tl.dot(y, tl.trans(a), acc=g, input_precision="ieee")
+        b = half_unit(v[half], scale_u, half, ROWS, TYPE, KIND)
+        u = tl.dot(y, tl.trans(b), acc=u, input_precision="ieee")
+    return g, u
+
+
+@triton.jit
 def gate_up_prompt_kernel(
     pool, pool_scales, slot_bytes, up_at, table, rows, blocks, uses, expert, first, last, chosen, x_gate, x_up, x_stride,
     hidden, hidden_stride,
@@ -135,8 +154,11 @@ def gate_up_prompt_kernel(
             ahead = tl.minimum(unit + 1, UNITS - 1)
             next_gate = fetch_unit(base, rows, blocks, row, ahead, GATE, EVEN)
             next_up = fetch_unit(base + up_at, rows, blocks, row, ahead, UP, EVEN)
-            g = times_unit(g, of_gate, unit, x_gate + of_x, live, ROWS, UNITS, GATE, FORM)
-            u = times_unit(u, of_up, unit, x_up + of_x, live, ROWS, UNITS, UP, FORM)
+            if GATE == UP and number_bytes(GATE) == 0:
+                g, u = times_units(g, u, of_gate, of_up, unit, x_gate + of_x, live, ROWS, UNITS, GATE, FORM)
+            else:
+                g = times_unit(g, of_gate, unit, x_gate + of_x, live, ROWS, UNITS, GATE, FORM)
+                u = times_unit(u, of_up, unit, x_up + of_x, live, ROWS, UNITS, UP, FORM)
             of_gate, of_up = next_gate, next_up
         if SCALED:
             g *= tl.load(pool_scales + slot * 3)
@@ -198,13 +220,13 @@ def parts_of_prompt(layer: Experts, x: torch.Tensor | Quantised, routed: Routed)
         mine.data, scales, shape.bytes, shape.up_at, mine.table, shape.size, blocks, tiles.uses, tiles.expert,
         tiles.first, tiles.last, chosen, x_gate, x_up, x_gate.stride(0), hidden, hidden.stride(0),
         UNITS=units, DOWN_UNITS=down_units, TILE=TILE, ROWS=64, GATE=shape.gate.id, UP=shape.up.id,
-        DOWN=shape.down.id, EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, FORM=to.form, num_warps=8,
+        DOWN=shape.down.id, EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // 64), count)](
         mine.data, scales, shape.bytes, shape.down_at, mine.table, shape.hidden, down_blocks, tiles.uses,
         tiles.expert, tiles.first, tiles.last, hidden, hidden.stride(0), parts,
         UNITS=down_units, TILE=TILE, ROWS=64, DOWN=shape.down.id, EVEN=down_blocks % 8 == 0,
-        SCALED=mine.scales is not None, FORM=to.form, num_warps=8,
+        SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
     )  # fmt: skip
     shared_expert(layer.shared, numbers, parts[tokens * chosen :])
     return Parts(parts, routed)
@@ -221,5 +243,6 @@ def in_order(x: torch.Tensor, units: int, kind: BlockType, number: torch.dtype) 
 def shared_expert(slots: Slots, x: torch.Tensor, out: torch.Tensor) -> None:
     """The expert in the only slot, for all tokens of x [T, H]: out [T, H]."""
     gate, up, low = slots.matrices(0)
-    hidden = torch.nn.functional.silu(prompt.multiply(gate, x)) * prompt.multiply(up, x)
+    scaled = prompt.in_half(x)
+    hidden = torch.nn.functional.silu(prompt.multiply_half(gate, scaled)).mul_(prompt.multiply_half(up, scaled))
     prompt.multiply(low, hidden, out)

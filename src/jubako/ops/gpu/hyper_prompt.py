@@ -9,7 +9,6 @@ import triton.language as tl
 
 from .activation import Quantised
 from .embed import decode
-from .mathfun import sigmoid
 from .matrix import Matrix
 from .prompt import half_product, in_half
 from .target import target
@@ -40,7 +39,7 @@ def gates_kernel(
     for stream in tl.static_range(STREAMS):
         at = (token * STREAMS + stream) * hidden + h
         gate = tl.load(gates + at, mask=h < hidden, other=0.0).to(tl.float32) * f
-        total += sigmoid(gate, FORM) * tl.load(normed + at, mask=h < hidden, other=0.0).to(tl.float32)
+        total += tl.sigmoid(gate) * tl.load(normed + at, mask=h < hidden, other=0.0).to(tl.float32)
     tl.store(mixed + token * stride + h, total * (1.0 / STREAMS), mask=h < hidden)
 
 

@@ -67,7 +67,9 @@ def row_tile(
     else:
         for u in range(first, first + UNITS, STEP):
             raws = fetch_groups(base, rows, blocks, number, u, STEP, ROWS, GROUPS, TYPE, EVEN)
-            wait(OVERLAP)  # in the loop, as a second copy of the body costs minutes of compiling; later ones pass at once
+            wait(
+                OVERLAP
+            )  # in the loop, as a second copy of the body costs minutes of compiling; later ones pass at once
             sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     for c in tl.static_range(COLUMNS):
         for g in tl.static_range(GROUPS):
@@ -117,11 +119,12 @@ def linear_kernel(
 
 @dataclass(frozen=True)
 class Shape:
-    """How a product is cut: rows of a group (four a warp), units fetched together, groups of rows in a program."""
+    """How a product is cut: rows of a group (four a warp), units fetched together, groups of rows and columns of a program."""
 
     rows: int
     step: int
     groups: int = 1
+    columns: int = 1
 
     @property
     def warps(self) -> int:
@@ -133,17 +136,19 @@ def divisor(units: int, most: int) -> int:
     return max(n for n in range(1, min(units, most) + 1) if units % n == 0)
 
 
-def shape_of(rows: int, units: int, columns: int) -> Shape:
-    """Many units under way for one column; for several, rows that share what is loaded of the columns."""
+def shape_of(rows: int, units: int, tokens: int) -> Shape:
+    """Few rows are read once for each column, from the cache: that keeps all multiprocessors busy. Many rows meet several
+    columns while they are in registers."""
+    columns = columns_of(tokens)
     if interpreted():
-        return Shape(min(1024, triton.next_power_of_2(rows)), 1)
-    if columns == 1:
+        return Shape(min(1024, triton.next_power_of_2(rows)), 1, 1, columns)
+    if columns == 1 or rows < 8192:
         return Shape(8, divisor(units, 12))
-    return Shape(8, 1, 4) if rows >= 8192 else Shape(4, divisor(units, 2), 2)
+    return Shape(8, 1, 2, columns)
 
 
 def columns_of(tokens: int) -> int:
-    """Columns that meet a weight while it is in registers."""
+    """Columns that may meet a weight while it is in registers."""
     return 1 if tokens == 1 else 2 if tokens == 2 else 4
 
 
@@ -161,20 +166,19 @@ def launch(
     """
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
     units = -(-first.blocks // 8) // splits
-    columns = columns_of(x.tokens)
-    shape = shape or shape_of(first.rows, units, columns)
+    shape = shape or shape_of(first.rows, units, x.tokens)
     second_tiles = -(-second.rows // shape.rows) if len(matrices) > 1 else 0
     all_tiles = second_tiles - (-first.rows // (shape.rows * shape.groups))
     to = target(out.device)
     scaled = first.scale is not None or second.scale is not None
-    linear_kernel[(-(-x.tokens // columns), all_tiles, splits)](
+    linear_kernel[(-(-x.tokens // shape.columns), all_tiles, splits)](
         first.data, scale_of(first) if scaled else first.data, first.rows,
         second.data, scale_of(second) if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
         out if inject is None else inject,
-        UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups, COLUMNS=columns, TYPE=first.type.id,
+        UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups, COLUMNS=shape.columns, TYPE=first.type.id,
         SECOND=second.type.id if len(matrices) > 1 else -1,
-        SECOND_STEP=divisor(units, 2 if columns == 1 else 1), FINE=x.fine, EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
+        SECOND_STEP=divisor(units, 2 if shape.columns == 1 else 1), FINE=x.fine, EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
         SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
     )  # fmt: skip
 
@@ -227,10 +231,10 @@ def plain_of(x: torch.Tensor | Quantised) -> torch.Tensor:
 
 def linear_many_of_prompt(weights: Projections, x: torch.Tensor) -> Iterator[torch.Tensor]:
     """One product at a time."""
-    out = torch.empty(x.shape[0], weights.rows, device=x.device)
+    out, scaled = torch.empty(x.shape[0], weights.rows, device=x.device), prompt.in_half(x)
     at = 0
     for matrix in weights.matrices:
-        prompt.multiply(matrix, x, out[:, at : at + matrix.rows])
+        prompt.multiply_half(matrix, scaled, out[:, at : at + matrix.rows])
         at += matrix.rows
     return (out[:, first : first + rows] for first, rows in weights.columns)
 

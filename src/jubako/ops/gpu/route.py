@@ -50,14 +50,16 @@ def route_kernel(
     keys = tl.where(e < experts, order_key(x), -2147483648)
     place = tl.arange(0, PLACES)
     picked = tl.zeros([PLACES], tl.int32)
+    top = tl.zeros([PLACES], tl.int32)
     for rank in tl.static_range(CHOSEN):
-        id = tl.min(tl.where(keys == tl.max(keys, axis=0), e, SIZE), axis=0)
+        best = tl.max(keys, axis=0)
+        id = tl.min(tl.where(keys == best, e, SIZE), axis=0)
+        top = tl.where(place == rank, best, top)
         picked = tl.where(place == rank, id, picked)
         keys = tl.where(e == id, -2147483648, keys)
     there = place < CHOSEN
-    value = tl.zeros([PLACES], tl.float32)
-    for part in tl.static_range(PARTS):
-        value += tl.load(logits + part * part_stride + token * stride + picked, mask=there, other=0.0)
+    bits = tl.where(top >= 0, top, -2147483648 - top)
+    value = tl.where(there, bits.to(tl.float32, bitcast=True), 0.0)
     first = tl.sum(tl.where(place == 0, value, 0.0), axis=0)
     share = tl.where(there, exp(value - first, FORM), 0.0)
     total = 0.0

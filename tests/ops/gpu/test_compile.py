@@ -1,0 +1,29 @@
+"""One kernel of each family compiles for one card each, with no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[3] / "tools" / "compile_kernels.py"
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [
+        ("cuda:70", "decoding Q6_K"),
+        ("cuda:75", "decoding IQ3_XXS"),
+        ("cuda:90", "experts' sum"),
+        ("hip:gfx1100", "route"),
+    ],
+)
+def test_compiles(to: str, name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, str(TOOL), "--targets", to, "--only", name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(to) and "FAILED" not in done.stdout

@@ -1,0 +1,178 @@
+"""Experts have the CPU's bits wherever they lie; hyper-connections and routes are near or equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from gpu_weights import both, same_bits, slots
+
+from jubako import _cpu
+from jubako.ops.gpu.experts import Experts, Routed, experts, experts_combine
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_combine, hyper_mix, linear_mix
+from jubako.ops.gpu.route import argmax, route, route_experts
+
+HIDDEN, SIZE, COUNT, CHOSEN = 256, 64, 5, 3
+
+
+@dataclass
+class Mixture:
+    """A layer's experts on both sides, and what is routed to them."""
+
+    layer: Experts
+    cpu: tuple[_cpu.Weight, ...]
+    x: np.ndarray
+    ids: np.ndarray
+    weights: np.ndarray
+    device: torch.device
+
+    def wanted(self) -> np.ndarray:
+        gate, up, down, router, *shared = self.cpu
+        return np.asarray(_cpu.experts(gate, up, down, self.x, self.ids, self.weights, router, *shared))
+
+    def routed(self) -> Routed:
+        share = np.ascontiguousarray(_cpu.linear(self.cpu[3], self.x)[:, 0])
+        return Routed(*(torch.from_numpy(a).to(self.device) for a in (self.ids, self.weights, share)))
+
+    def input(self) -> torch.Tensor:
+        return torch.from_numpy(self.x).to(self.device)
+
+
+def mixture(gate: str, down: str, shared: str, tokens: int, device: torch.device, down_cols: int = 0) -> Mixture:
+    rng = np.random.default_rng(tokens)
+    mine, cpu = slots(gate, down, COUNT, SIZE, HIDDEN, device, down_cols)
+    one, cpu_shared = slots(shared, shared, 1, SIZE, HIDDEN, device, seed=7)
+    router, cpu_router = both("F32", 1, HIDDEN, device, 4)
+    ids = np.stack([rng.permutation(COUNT)[:CHOSEN] for _ in range(tokens)]).astype(np.int32)
+    weights = rng.dirichlet(np.ones(CHOSEN), tokens).astype(np.float32)
+    x = rng.standard_normal((tokens, HIDDEN)).astype(np.float32)
+    return Mixture(Experts((router,), mine, one), (*cpu, cpu_router, *cpu_shared), x, ids, weights, device)
+
+
+@pytest.mark.parametrize(
+    ("gate", "down", "shared", "cols"),
+    [("IQ3_XXS", "IQ4_NL", "Q8_0", 0), ("Q4_K", "Q5_1", "Q8_0", 0), ("NVFP4", "Q2_K", "IQ4_NL", 256)],
+)
+def test_bits_of_the_cpu(gate: str, down: str, shared: str, cols: int, device: torch.device) -> None:
+    case = mixture(gate, down, shared, 2, device, cols)
+    assert same_bits(experts(case.layer, case.input(), case.routed()), case.wanted())
+
+
+def test_absent_experts_add_nothing(device: torch.device) -> None:
+    case = mixture("Q8_0", "Q8_0", "Q8_0", 2, device)
+    case.ids[0, 1] = -1
+    assert same_bits(experts(case.layer, case.input(), case.routed()), case.wanted())
+
+
+def test_plain_numbers(device: torch.device) -> None:
+    case = mixture("BF16", "F16", "F32", 1, device)
+    want = case.wanted()
+    got = experts(case.layer, case.input(), case.routed()).cpu().numpy()
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(("gate", "down"), [("IQ3_XXS", "IQ4_NL"), ("BF16", "Q5_1")])
+def test_prompt(gate: str, down: str, device: torch.device) -> None:
+    """The CPU reads its input in eight bits, the GPU here in as many or more."""
+    case = mixture(gate, down, "Q8_0", 18, device)
+    want = case.wanted()
+    got = experts(case.layer, case.input(), case.routed()).cpu().numpy()
+    assert np.linalg.norm(got - want) <= 2e-2 * np.linalg.norm(want)
+
+
+def mix(inject: str | None, down: str, device: torch.device) -> tuple[HyperMix, _cpu.HyperMix]:
+    norm = (1 + 0.1 * np.random.default_rng(5).standard_normal(4 * HIDDEN)).astype(np.float32)
+    (a, b), (c, d) = both(down, 32, 4 * HIDDEN, device, 1), both("Q8_0", 4 * HIDDEN, 32, device, 2)
+    e, f = both(inject, 4, 4 * HIDDEN, device, 3) if inject else (None, None)
+    return HyperMix(torch.from_numpy(norm).to(device), a, c, e, 4, 1e-6), _cpu.HyperMix(norm, b, d, f, 4, 1e-6)
+
+
+def streams_of(tokens: int) -> np.ndarray:
+    rng = np.random.default_rng(6)
+    return (rng.standard_normal((tokens, 4, HIDDEN)) * 3).astype(np.float32)
+
+
+@pytest.mark.parametrize(("inject", "down", "tokens"), [("F32", "Q8_0", 2), (None, "BF16", 1), ("F32", "Q8_0", 18)])
+def test_mix(inject: str | None, down: str, tokens: int, device: torch.device) -> None:
+    gpu, cpu = mix(inject, down, device)
+    streams = streams_of(tokens)
+    want, want_inject = cpu.mix(streams)
+    got, got_inject = hyper_mix(torch.from_numpy(streams).to(device), gpu)
+    tolerance = 1e-5 if tokens < 17 else 5e-3
+    assert np.abs(got.plain().cpu().numpy() - want).max() <= tolerance * np.abs(want).max()
+    assert (got_inject is None) == (want_inject is None)
+    if got_inject is not None:
+        assert np.abs(got_inject.cpu().numpy() - want_inject).max() <= tolerance
+
+
+def test_mix_of_columns_is_independent(device: torch.device) -> None:
+    gpu, _ = mix("F32", "Q8_0", device)
+    streams = torch.from_numpy(streams_of(3)).to(device)
+    together, inject = hyper_mix(streams, gpu)
+    alone, inject_alone = hyper_mix(streams[1:2], gpu)
+    assert torch.equal(together.plain()[1:2], alone.plain())
+    assert inject is not None and inject_alone is not None and torch.equal(inject[1:2], inject_alone)
+
+
+def test_what_waits_for_the_next_mix(device: torch.device) -> None:
+    """Experts' outputs and a product, added inside of the mix, give the bits of adding them before."""
+    gpu, cpu = mix("F32", "Q8_0", device)
+    case = mixture("IQ3_XXS", "IQ4_NL", "Q8_0", 2, device)
+    inject = np.random.default_rng(8).standard_normal((2, 4)).astype(np.float32)
+    start, weight = streams_of(2), torch.from_numpy(inject).to(device)
+    want = start.copy()
+    _cpu.hyper_combine(want, inject, case.wanted())
+    got = torch.from_numpy(start.copy()).to(device)
+    mixed, _ = experts_mix(case.layer, case.input(), case.routed(), got, weight, gpu, fine=False)
+    assert same_bits(got, want)
+    assert np.abs(mixed.plain().cpu().numpy() - cpu.mix(want)[0]).max() <= 1e-5 * np.abs(want).max()
+    got = torch.from_numpy(start.copy()).to(device)
+    experts_combine(case.layer, case.input(), case.routed(), got, weight)
+    assert same_bits(got, want)
+
+    m, w = both("Q8_0", HIDDEN, 96, device, 9)
+    y = np.random.default_rng(9).standard_normal((2, 96)).astype(np.float32)
+    out = _cpu.linear(w, y)
+    want = start.copy()
+    _cpu.hyper_combine(want, inject, out)
+    got = torch.from_numpy(start.copy()).to(device)
+    linear_mix(m, torch.from_numpy(y).to(device), got, weight, gpu)
+    assert same_bits(got, want)
+    got = torch.from_numpy(start.copy()).to(device)
+    hyper_combine(got, weight, torch.from_numpy(out).to(device))
+    assert same_bits(got, want)
+
+
+def test_routes(device: torch.device) -> None:
+    """Ties to the lower expert, NaN last, weights to the bit."""
+    logits = np.random.default_rng(0).standard_normal((3, 37)).astype(np.float32)
+    logits[1, 5] = logits[1, 30] = 9
+    logits[2, 3] = np.nan
+    want_ids, want_weights = _cpu.route(logits, 5)
+    ids, weights = route(torch.from_numpy(logits).to(device), 5)
+    assert np.array_equal(ids.cpu().numpy(), want_ids) and same_bits(weights, want_weights)
+
+
+@pytest.mark.parametrize("tokens", [2, 18])
+def test_router(tokens: int, device: torch.device) -> None:
+    """The shared expert's row comes last; slots are looked up."""
+    layer = mixture("Q8_0", "Q8_0", "Q8_0", 1, device).layer
+    router, cpu = both("F32", COUNT + 1, HIDDEN, device, 11)
+    x = np.random.default_rng(1).standard_normal((tokens, HIDDEN)).astype(np.float32)
+    logits = _cpu.linear(cpu, x)
+    want_ids, want_weights = _cpu.route(np.ascontiguousarray(logits[:, :COUNT]), CHOSEN)
+    routed = route_experts(Experts((router,), layer.routed, layer.shared), torch.from_numpy(x).to(device), CHOSEN)
+    tolerance = 1e-5 if tokens < 17 else 2e-2
+    assert (routed.ids.cpu().numpy() == want_ids).mean() >= (1.0 if tokens < 17 else 0.9)
+    assert np.abs(routed.share.cpu().numpy() - logits[:, COUNT]).max() <= tolerance * np.abs(logits).max()
+    assert np.abs(routed.weights.cpu().numpy() - want_weights).max() <= tolerance
+    assert torch.equal(routed.slots_in(layer.routed.table), COUNT - 1 - routed.ids)
+
+
+def test_argmax(device: torch.device) -> None:
+    """Across pieces, the lowest on ties."""
+    x = np.random.default_rng(0).standard_normal((2, 9000)).astype(np.float32)
+    x[0, [77, 8000]] = 9
+    assert argmax(torch.from_numpy(x).to(device)).tolist() == _cpu.argmax(x).tolist()

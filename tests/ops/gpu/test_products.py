@@ -1,0 +1,124 @@
+"""Products of up to 16 columns have the CPU's bits; longer ones are near them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from block_rows import TYPES
+from gpu_weights import activations, both, same_bits
+
+from jubako import _cpu
+from jubako.arch.tensor import Tensor
+from jubako.ops.gpu.activation import quantize
+from jubako.ops.gpu.linear import linear, linear_combine, linear_many
+from jubako.ops.gpu.matrix import projections
+from jubako.quant import BY_NAME
+from jubako.quant.types import BlockType
+
+FLOATS = ("F32", "F16", "BF16")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_bits_of_the_cpu(name: str, device: torch.device) -> None:
+    """Plain numbers have an order of their own; all others agree to the bit."""
+    cols = 256 + (BY_NAME[name].weights if BY_NAME[name].weights in (32, 64) else 0)
+    m, w = both(name, 11, cols, device)
+    x = activations(2, cols)
+    got, want = linear(m, torch.from_numpy(x).to(device)), _cpu.linear(w, x)
+    if name in FLOATS:
+        assert np.abs(got.cpu().numpy() - want).max() <= 2e-6 * np.abs(want).max()
+    else:
+        assert same_bits(got, want)
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "Q2_K", "BF16"])
+def test_columns_are_independent(name: str, device: torch.device) -> None:
+    """Of their number and of what the others hold, also of NaN."""
+    m, _ = both(name, 37, 512, device)
+    x = torch.from_numpy(activations(7, 512)).to(device)
+    alone = torch.cat([linear(m, x[t : t + 1]) for t in range(7)])
+    assert torch.equal(linear(m, x), alone)
+    assert torch.equal(linear(m, x[2:4]), alone[2:4])
+    x[3, 40] = torch.nan
+    got = linear(m, x)
+    assert got[3].isnan().all() and torch.equal(got[4:], alone[4:])
+
+
+def test_longer_rows_of_weights(device: torch.device) -> None:
+    """A row padded to 768 columns meets 640 values."""
+    m, w = both("Q2_K", 9, 768, device)
+    x = activations(2, 640)
+    assert same_bits(linear(m, torch.from_numpy(x).to(device)), _cpu.linear(w, x))
+
+
+def test_prompt(device: torch.device) -> None:
+    m, w = both("Q5_1", 40, 288, device)
+    x = activations(20, 288)
+    want = _cpu.linear(w, x)
+    got = linear(m, torch.from_numpy(x).to(device)).cpu().numpy()
+    assert np.abs(got - want).max(1).max() <= 2e-3 * np.abs(want).max()
+    assert (np.abs(got - want).max(1) <= 3e-3 * np.abs(want).max(1)).all()
+
+
+def test_prompt_near_the_largest_half(device: torch.device) -> None:
+    """Inputs and sums far beyond 65504."""
+    m, w = both("Q8_0", 8, 256, device)
+    x = activations(17, 256) * np.float32(1e6)
+    want = _cpu.linear(w, x)
+    got = linear(m, torch.from_numpy(x).to(device)).cpu().numpy()
+    assert np.isfinite(got).all() and (np.abs(got - want).max(1) <= 3e-3 * np.abs(want).max(1)).all()
+
+
+def stored(name: str, rows: int, seed: int) -> tuple[Tensor, _cpu.Weight]:
+    from pathlib import Path
+
+    from block_rows import rows_of, weight
+
+    kind: BlockType = BY_NAME[name]
+    raw = rows_of(name, (rows,), 256, seed)
+    return Tensor(name, kind, (rows, 256), raw, Path(), 0), weight(name, raw)
+
+
+@pytest.mark.parametrize("tokens", [2, 18])
+def test_projections_of_several_types(tokens: int, device: torch.device) -> None:
+    """Grouped by type, given back in the order asked for."""
+    pairs = [stored("Q8_0", 10, 1), stored("F32", 3, 2), stored("Q8_0", 6, 3), stored("Q4_K", 5, 4)]
+    joint = projections([tensor for tensor, _ in pairs], device)
+    assert len(joint.matrices) == 3 and joint.rows == 24
+    x = activations(tokens, 256)
+    outs = linear_many(joint, torch.from_numpy(x).to(device))
+    for got, (_, w) in zip(outs, pairs, strict=True):
+        want = _cpu.linear(w, x)
+        assert np.abs(got.cpu().numpy() - want).max() <= (1e-6 if tokens < 17 else 2e-3) * np.abs(want).max()
+
+
+@pytest.mark.parametrize("tokens", [2, 18])
+def test_product_into_streams(tokens: int, device: torch.device) -> None:
+    m, w = both("Q8_0", 20, 96, device)
+    x, rng = activations(tokens, 96), np.random.default_rng(3)
+    streams = rng.standard_normal((tokens, 4, 32)).astype(np.float32)[:, :, :20].copy()
+    inject = rng.standard_normal((tokens, 4)).astype(np.float32)
+    got = torch.from_numpy(streams.copy()).to(device)
+    linear_combine(m, torch.from_numpy(x).to(device), got, torch.from_numpy(inject).to(device))
+    want = streams + inject[:, :, None].astype(np.float64) * _cpu.linear(w, x)[:, None, :]
+    assert np.abs(got.cpu().numpy() - want).max() <= (1e-6 if tokens < 17 else 2e-3) * np.abs(want).max()
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_quantised(fine: bool, device: torch.device) -> None:
+    """Scale and codes as csrc/activation.h has them; zero, NaN and infinite blocks."""
+    x = activations(2, 96)
+    x[0, :32] = 0
+    most = 32385 if fine else 127
+    read = quantize(torch.from_numpy(x).to(device), fine)
+    q = read.q.cpu().numpy().astype(np.int32)[:, :, :3]
+    low = np.concatenate([q[:, 0], q[:, 1]], -1)
+    codes = low + 256 * np.concatenate([q[:, 2], q[:, 3]], -1) if fine else low
+    blocks = x.reshape(2, 3, 32)
+    largest = np.abs(blocks).max(-1)
+    assert np.array_equal(read.d.cpu().numpy()[:, :3], largest / np.float32(most))
+    inverse = np.divide(np.float32(most), largest, out=np.zeros_like(largest), where=largest > 0)
+    assert np.array_equal(codes, np.rint(blocks * inverse[..., None]).astype(np.int32))
+    assert np.array_equal(read.s.cpu().numpy()[:, 0, :3], codes[..., :16].sum(-1))
+    assert np.array_equal(read.plain().cpu().numpy(), x)
