@@ -55,7 +55,11 @@ def run(arguments: argparse.Namespace) -> None:
     journal = Journal(arguments.out, arguments.name)
     device = open_gpu()
     config = network_config(
-        layers=arguments.layers, experts=arguments.experts, vocab=arguments.vocab, ngram_rows=arguments.ngram_rows
+        layers=arguments.layers,
+        experts=arguments.experts,
+        vocab=arguments.vocab,
+        ngram_rows=arguments.ngram_rows,
+        draft=arguments.draft,
     )
     context = min(config.context_length, max(arguments.depths) + max(arguments.prompts) // 64 + 4096)
     context = max(context, max(arguments.prompts) + 64) // 64 * 64
@@ -94,6 +98,9 @@ def run(arguments: argparse.Namespace) -> None:
     if "prompts" in arguments.only:
         for tokens in (n for n in arguments.prompts if n > 8192):
             attempt(report.prompts, partial(bench.prompt, tokens, repeats=1))
+    if arguments.draft:
+        for depth in (arguments.depths[0], arguments.depths[-1]):
+            attempt(report.speculative, partial(bench.speculative, depth))
     print(markdown(report), flush=True)
 
 
@@ -117,6 +124,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=numbers, default=list(PROMPTS))
     parser.add_argument("--only", default="steps,prompts")
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--draft", action="store_true", help="with a draft layer: time speculative steps too")
     run(parser.parse_args())
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..arch.network import Network
+from ..engine.executor import DraftWish
 from ..engine.gpu import GpuExecutor
 from ..ops.gpu.columns import Part, step_table
 from ..ops.gpu.state import AttentionMemory, GpuState
@@ -53,6 +54,19 @@ class PromptTime:
     tokens_per_second: float
 
 
+@dataclass(frozen=True)
+class SpeculativeTime:
+    """Speculative steps of one sequence after `depth` tokens, asked for by the host, of which two columns are kept.
+
+    milliseconds: of a whole one, its drafts, catch-up and verification; drafting: of that, the draft layer's.
+    """
+
+    depth: int
+    drafts: int
+    milliseconds: float
+    drafting: float
+
+
 @dataclass
 class GpuReport:
     """A whole benchmark. Bytes, bytes/s, seconds."""
@@ -68,6 +82,7 @@ class GpuReport:
     steps: list[StepTime] = field(default_factory=list)
     prompts: list[PromptTime] = field(default_factory=list)
     prompt_kernels: list[KernelTime] = field(default_factory=list)  # of a chunk
+    speculative: list[SpeculativeTime] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
@@ -199,6 +214,29 @@ class GpuBench:
             self.executor.step([(ids, state)])
             times.append(1000 * (time.perf_counter() - started))
         return median(times)
+
+    def speculative(self, depth: int, drafts: int = 3, repeats: int = 15) -> SpeculativeTime:
+        """Time speculative steps after `depth` tokens: the medians after three that warm up."""
+        self.note(f"{drafts} drafts at depth {depth}")
+        state = self.executor.new_state(self.executor.ops.pool.context)
+        whole, drafting = [], []
+        try:
+            fill_random(self.executor, state, depth)
+            state.draft_position, state.carried = depth, []
+            self.executor.step([(self._ids(1), state)])
+            for run in range(repeats + 3):
+                following = self._ids(1)[0]
+                started = time.perf_counter()
+                [found] = self.executor.draft([DraftWish(following, state, drafts)])
+                drafted = time.perf_counter()
+                self.executor.step([([following, *found], state)])
+                state.keep(2)
+                if run >= 3:
+                    drafting.append(1000 * (drafted - started))
+                    whole.append(1000 * (time.perf_counter() - started))
+        finally:
+            state.close()
+        return SpeculativeTime(depth, drafts, median(whole), median(drafting))
 
     def prompt(self, tokens: int, depth: int = 0, repeats: int = 3) -> PromptTime:
         """Time a prompt of `tokens` after `depth` others: the median of `repeats` after one that warms up."""

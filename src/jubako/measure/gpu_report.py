@@ -30,6 +30,9 @@ def markdown(report: GpuReport) -> str:
         lines.append(
             f"| {prompt.tokens:,} | {prompt.depth:,} | {prompt.seconds:.3f} | {prompt.tokens_per_second:,.0f} |"
         )
+    if report.speculative:
+        lines += ["", "| depth | drafts | whole step, ms | of that drafting |", "|---|---|---|---|"]
+        lines += [f"| {s.depth:,} | {s.drafts} | {s.milliseconds:.3f} | {s.drafting:.3f} |" for s in report.speculative]
     for step in report.steps:
         if step.kernels:
             lines += ["", f"## {step.width} columns at depth {step.depth:,}", ""]
