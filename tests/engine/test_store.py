@@ -228,6 +228,33 @@ def test_what_is_too_large_or_comes_too_fast_is_left_out(tmp_path: Path, monkeyp
     assert not any(one.busy for one in offered)
 
 
+def test_what_users_wrote_is_for_their_eyes_only(tmp_path: Path) -> None:
+    directory = tmp_path / "cache" / "sessions"
+    written(directory, 40)
+    assert directory.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files(directory))
+
+
+def test_a_full_disk_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool()
+    store = opened(tmp_path, pool)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        store.offer(one := checkpoint(pool, IDS))
+        store.drain()
+    assert "No space left" in caplog.text and not one.busy
+    assert list(tmp_path.iterdir()) == []
+    store.offer(one)
+    store.close()
+    assert len(files(tmp_path)) == 1
+
+
 def test_a_directory_that_can_not_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(jubako.MachineError, match="sessions can't be kept in"):

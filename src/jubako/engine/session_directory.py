@@ -35,7 +35,7 @@ class SessionDirectory:
     def __init__(self, directory: Path, layout: Layout) -> None:
         self.directory, self.layout = directory, layout
         self._entries: dict[str, Entry] = {}  # by file name
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in directory.iterdir():
             self._scan(path)
 

@@ -105,13 +105,13 @@ class Header:
 def write_file(
     path: Path, header: Header, tokens: np.ndarray, fixed: np.ndarray, batches: Iterable[np.ndarray]
 ) -> Header:
-    """Write beside `path`, then rename: there is a whole file or none, whenever the process dies.
+    """Write beside `path`, for its owner's eyes only, then rename: a whole file or none, whenever the process dies.
 
     batches: of pages, uint8 [pages, page_bytes]. The header as written, with its checksums.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "wb") as file:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(bytes(HEADER_BYTES))
             file.write(tokens.data)
             file.write(fixed.data)

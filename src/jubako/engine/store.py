@@ -156,6 +156,8 @@ class SessionStore:
                 checkpoint = self._waiting[0]
             try:
                 self._write(checkpoint)
+            except OSError as error:
+                log.warning("a session could not be written to %s: %s", self.directory, error)
             except Exception:
                 log.exception("a session could not be written to %s", self.directory)
             with self._changed:
