@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--answer", type=int, default=48, help="tokens of each answer that is timed")
     options = parser.parse_args()
-    model = jubako.load(options.model, context=options.tokens + 512)
+    model = jubako.load(options.model, context=options.tokens + 512, sequences=max(SEQUENCES))
     rng = np.random.default_rng(0)
     ids = tuple(rng.integers(1, model.config.vocabulary - 300, options.tokens).tolist())
     with tempfile.TemporaryDirectory() as directory:

@@ -325,6 +325,7 @@ def test_a_conversations_first_and_last_wishes_go_to_disk(tmp_path: Path) -> Non
     scheduler = Scheduler(model, store=SessionStore(tmp_path))
     prompt = words(np.random.default_rng(2), 400)
     run(scheduler, request("a", prompt, 3, keep=(90, 180, 270)))
+    assert scheduler.status()["prefix"]["entries"] == 5
     scheduler.close()
     assert [read_header(path).position for path in files(tmp_path)] == [90, 270, 402]
-    assert scheduler.status()["prefix"]["entries"] == 5
+    assert scheduler.status()["kv"]["tokens"] == 0, "pages are given back"

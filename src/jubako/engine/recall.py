@@ -62,9 +62,10 @@ class Recall:
             self._store.poll()
 
     def close(self) -> None:
-        """Write what the disk has not got yet."""
+        """Write what the disk has not got yet, and give all pages back."""
         if self._store is not None:
             self._store.close()
+        self.prefix.make_room(self._pool.pages.count)
 
     def figures(self) -> dict[str, Any]:
         """Of the memory, and of the disk where there is one."""

@@ -121,11 +121,12 @@ class Scheduler:
         return events
 
     def close(self) -> None:
-        """Drop what is running, and write what the disk has not got yet."""
+        """Drop what is running, write what the disk has not got yet, and let go of states and pages."""
         for run in self._running:
             run.state.reset()
         self._running, self._waiting = [], []
         self._recall.close()
+        self._room.idle.clear()
 
     def status(self) -> dict[str, Any]:
         """Figures of now, as plain numbers."""
