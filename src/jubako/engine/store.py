@@ -19,7 +19,7 @@ from .session_file import BATCH, NO_PARENT, DamagedFile, Header, Layout, Session
 
 log = logging.getLogger(__name__)
 
-PENDING = 16  # checkpoints waiting to be written, at most; more are not kept on disk
+PENDING = 8  # checkpoints waiting to be written, which memory has to keep meanwhile; more are not kept on disk
 
 
 def default_directory() -> Path:
