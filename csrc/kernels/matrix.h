@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../pool.h"
-#include "vector.h"
+#include "narrow.h"
 
 namespace jubako::JUBAKO_ISA {
 
