@@ -1,4 +1,4 @@
-"""The draft layer on the CPU: against the official network's saved drafts, the reference, and other ways to catch up."""
+"""The draft layer on the CPU: the official network's saved drafts, the reference, and every way to catch up."""
 
 from __future__ import annotations
 
