@@ -92,5 +92,9 @@ def start_server(folder: Path, *options: str, model: Path | None = None, wait: b
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
     server = Server(process, port, log)
     if wait:
-        server.wait_ready()
+        try:
+            server.wait_ready()
+        except BaseException:
+            process.kill()
+            raise
     return server
