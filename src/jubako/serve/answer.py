@@ -117,25 +117,34 @@ class Service:
 
     async def _choice(self, ask: Ask, number: int, choice: int) -> AsyncGenerator[Update, None]:
         ended = "cancelled"
-        await self.line.enter(ask.asker.client)
+        try:
+            await self.line.enter(ask.asker.client)
+            try:
+                async with aclosing(self._engine_answer(ask, number, choice)) as updates:
+                    async for update in updates:
+                        ended = "served" if isinstance(update, Done) else ended
+                        yield update
+            finally:
+                self.line.leave()
+        except Exception:
+            ended = "failed"
+            raise
+        finally:
+            self.counts[ended] += 1
+
+    async def _engine_answer(self, ask: Ask, number: int, choice: int) -> AsyncGenerator[Update, None]:
         request = self._request(ask, number)
         reader = Reader(ask, choice)
         try:
             async for events in _batches(self.engine.submit(request)):
                 for update in reader.take(events):
                     if isinstance(update, Done):
-                        ended = "served"
                         self._record(ask, reader, update)
                     yield update
                 if reader.done:
                     return
-        except Exception:
-            ended = "failed"
-            raise
         finally:
-            self.counts[ended] += 1
             self.engine.cancel(request.id)
-            self.line.leave()
 
     def _request(self, ask: Ask, number: int) -> Request:
         room = self.context - len(ask.prompt)
