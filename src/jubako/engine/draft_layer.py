@@ -104,6 +104,7 @@ def _catch_up(ops: Ops, runs: Sequence[_Run]) -> Array:
     joined = join(ops, ids, np.concatenate([state.carry[: len(state.carry_ids)] for state in states]))
     last = np.cumsum([len(state.carry_ids) for state in states]) - 1
     mixed, inject = ops.hyper_mix(joined, draft.layer.hc_attn)
+    assert inject is not None
     k, v, *index_k = ops.linear_many(_key_projections(mixer), mixed)
     q, *index_q = ops.linear_many(_query_projections(mixer), mixed[last])
     outputs, start = [], 0
