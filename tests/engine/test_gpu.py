@@ -24,7 +24,7 @@ from jubako.ops.gpu.state import GpuState
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
-CONTEXT = 512
+CONTEXT = 1024  # more than the longest prompt with its continuation
 
 
 def open_tiny(tiny: Path, *names: str, kv_bits: int = 16) -> GpuExecutor:
@@ -113,7 +113,7 @@ def test_sequences_beyond_the_room_are_refused(exact: GpuExecutor) -> None:
     with pytest.raises(MachineError, match="3 sequences"):
         exact.new_state(CONTEXT)
     del states
-    with pytest.raises(MachineError, match="context of 513"):
+    with pytest.raises(MachineError, match="context of 1025"):
         exact.new_state(CONTEXT + 1)
 
 

@@ -74,3 +74,13 @@ def test_auto_goes_on_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tiny: Path)
     monkeypatch.setattr(torch.version, "cuda", None)
     model = jubako.load(tiny / "tiny-bf16.gguf", context=64)
     assert type(model.executor).__name__ == "CpuExecutor"
+
+
+def test_running_out_of_memory_names_the_card(with_cuda: pytest.MonkeyPatch) -> None:
+    from jubako.engine.gpu import _too_little
+
+    with_cuda.setattr(torch.cuda, "empty_cache", lambda: None)
+    with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (5 * 10**8, 24 * 10**9))
+    assert str(_too_little(torch.device("cuda"), "reading 4096 tokens at once")).startswith(
+        "reading 4096 tokens at once does not fit: 0.5 of Card's 24.0 GB are free; ask for a smaller context"
+    )

@@ -58,14 +58,7 @@ class GpuExecutor:
                 source=source, host_table=host_table,
             )  # fmt: skip
         except torch.cuda.OutOfMemoryError as error:
-            gc.collect()
-            torch.cuda.empty_cache()
-            free, total = torch.cuda.mem_get_info(device)
-            raise MachineError(
-                f"the model with {tokens or context} tokens of context does not fit: {free / 1e9:.1f} of "
-                f"{torch.cuda.get_device_name(device)}'s {total / 1e9:.1f} GB are free; ask for a smaller context, a "
-                "smaller file, or the CPU"
-            ) from error
+            raise _too_little(device, f"the model with {tokens or context} tokens of context") from error
         taken = torch.cuda.memory_allocated(device) - before if device.type == "cuda" else 0
         self.weight_bytes = max(taken - self.ops.pool.nbytes(), 0)
         self.steps = Steps(self.ops)
@@ -94,6 +87,14 @@ class GpuExecutor:
             return logits[-1:] if last_only else logits
         state.reserve(state.position + len(ids))
         settle_state(state)
+        try:
+            logits = self._read_prompt(ids, state, last_only)
+        except torch.cuda.OutOfMemoryError as error:
+            raise _too_little(self.ops.device, f"reading {len(ids)} tokens at once") from error
+        state.read(len(ids))
+        return logits
+
+    def _read_prompt(self, ids: Sequence[int], state: GpuState, last_only: bool) -> np.ndarray:
         ops = self.ops
         columns = Columns.of_prompt(self._upload(ids), state.slot, state.position)
         streams = residual(ops, columns)
@@ -101,9 +102,8 @@ class GpuExecutor:
             self._drafts.read_prompt(state, ids, streams)
             keep_streams(streams[-1:], ops.pool.carry, columns.last())
         result = ops.head(ops.weights.head_mix, ops.weights.output, streams[-1:] if last_only else streams)
-        state.read(len(ids))
-        read: np.ndarray = result.cpu().numpy()
-        return read
+        logits: np.ndarray = result.cpu().numpy()
+        return logits
 
     @torch.inference_mode()
     def step(self, parts: Sequence[tuple[Sequence[int], GpuState]]) -> list[np.ndarray]:
@@ -148,3 +148,15 @@ class GpuExecutor:
 
     def _upload(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor(list(ids), dtype=torch.int32).to(self.ops.device)
+
+
+def _too_little(device: torch.device, what: str) -> MachineError:
+    """The error of running out of video memory, which is given back first."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    name = torch.cuda.get_device_name(device)
+    return MachineError(
+        f"{what} does not fit: {free / 1e9:.1f} of {name}'s {total / 1e9:.1f} GB are free; "
+        "ask for a smaller context, a smaller file, or the CPU"
+    )

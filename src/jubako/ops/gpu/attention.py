@@ -20,9 +20,9 @@ from .launch import exact, fast, has_tf32, overlapped, power_of_two
 from .state import PAGE, AttentionMemory
 from .target import release, target, wait
 
-SPLITS = 128  # runs of a step's columns, at most; those of fewer than TILE cells are left out
-TILE, WARPS = 32, 4  # cells decoded at a time
-PROMPT_TILE, PROMPT_WARPS = 32, 4
+SPLITS = 64  # runs of a step's columns, at most; those of fewer than TILE cells are left out
+TILE, WARPS = 64, 4  # cells decoded at a time
+PROMPT_TILE, PROMPT_WARPS = 32, 2
 MERGED = 64  # elements of a head that one program merges
 MAX_GROUP = 64  # query heads of one key/value head
 
@@ -170,8 +170,8 @@ def sparse_attention(
     pieces = tokens * heads * splits if step else 0
     sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
     maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
-    # in a prompt, factors of eleven and of eight bits: what an 8-bit cache holds
-    narrow = not step and has_tf32(q.device)
+    # in a prompt, factors of eleven and of eight bits where the cache holds no more
+    narrow = not step and memory.codes.dtype == torch.int8 and has_tf32(q.device)
     key, value = (tl.float16, tl.bfloat16) if narrow else (tl.float32, tl.float32)
     precision = exact(q.device) if memory.codes.dtype != torch.int8 else fast(q.device)
     _attend[(tokens, kv_heads, splits)](

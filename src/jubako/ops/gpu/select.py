@@ -18,7 +18,7 @@ from .launch import INTERPRETED, overlapped
 from .state import AttentionMemory
 from .target import release, target, wait
 
-CHUNK, WARPS = 16384, 32  # scores read at a time for a step's columns; a prompt's programs are many and small
+CHUNK, WARPS = 8192, 16  # scores read at a time for a step's columns; a prompt's programs are many and small
 PROMPT_CHUNK = 1024
 SCORE_BYTES = 60 << 20  # most memory for the scores of a prompt's queries
 
