@@ -2,9 +2,10 @@
 
     python tools/compile_kernels.py [--targets cuda:90 hip:gfx1100 …] [--only NAME …] [--table FILE.md]
 
-The engine's own functions run on small CPU tensors while launches are only recorded, so that kernels are compiled with the
-signatures and constants that they are really launched with.
+The engine's own functions run on small CPU tensors while launches are only recorded, so that kernels are compiled with
+the signatures and constants that they are really launched with.
 """
+# mypy: disable-error-code="misc"
 
 from __future__ import annotations
 

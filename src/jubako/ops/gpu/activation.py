@@ -1,14 +1,14 @@
 """Activations as quantised products read them: csrc/activation.h, laid out for lanes that own a block of a unit.
 
 `Quantised` holds of each token
-    q  int8 [4, blocks, 16]   low bytes of weights 0-15 and 16-31 of each block, then the high bytes (q = 256·high + low);
+    q  int8 [4, blocks, 16]   low bytes of weights 0-15 and 16-31 of each block, then high ones (q = 256·high + low);
                               experts use the first two planes alone, in 8 bits
     d  float32 [blocks]       scales
     s  int32 [2, blocks]      Σ q of both halves of each block
     x  float32 [blocks, 32]   the numbers themselves, for plain weights
 with blocks up to a multiple of 8; what lies beyond the input's own blocks is arbitrary and never counts.
 """
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Weights out of their planes: a unit of eight blocks of 32 for a group of rows, as tensors [8, rows, 4] of packed bytes.
+"""Weights out of their planes: a unit of eight blocks of 32 for a group of rows, as [8, rows, 4] words of bytes.
 
 Lane (j, row) of a unit owns block j: its sixteen-byte pieces are the last dimension. `fetch` only loads, so that many
 units can be on their way before `unpack` and `scales` touch the first.
 """
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 
@@ -11,19 +11,7 @@ import triton
 import triton.language as tl
 
 from .integer import look_up
-from .kinds import (
-    bias_of,
-    blocks_per_d,
-    bytes_before,
-    d_bytes,
-    has_table,
-    has_width,
-    is_,
-    number_bytes,
-    scales_of,
-    sub_bytes,
-    table_word,
-)
+from .kinds import blocks_per_d, bytes_before, d_bytes, has_table, has_width, is_, sub_bytes, table_word
 
 
 @triton.jit
@@ -159,7 +147,7 @@ def _signed_byte(x):
 
 @triton.jit
 def factors(raw, TYPE: tl.constexpr):
-    """(factor, factor or whole number of the first half, of the second, offset, minimum of the first half, of the second).
+    """(factor, factor or whole number of both halves, offset, minimum of both halves).
 
     Float32 [8, rows, 1] each; what the type does not have repeats the factor.
     """

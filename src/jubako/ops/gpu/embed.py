@@ -1,5 +1,5 @@
 """Weights as numbers: rows by their ids, and whole matrices for the libraries' products."""
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 

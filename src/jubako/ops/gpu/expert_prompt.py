@@ -3,7 +3,7 @@
 Sums are float32, factors bfloat16 (float32 in the interpreter): no half can overflow. Nothing waits for the host: tiles
 are counted on the device, and the launch has room for the most there can be.
 """
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def times_units(
 
 @triton.jit
 def gate_up_prompt_kernel(
-    pool, pool_scales, slot_bytes, up_at, table, rows, blocks, uses, expert, first, last, chosen, x_gate, x_up, x_stride,
-    hidden, hidden_stride,
+    pool, pool_scales, slot_bytes, up_at, table, rows, blocks, uses, expert, first, last, chosen, x_gate, x_up,
+    x_stride, hidden, hidden_stride,
     UNITS: tl.constexpr, DOWN_UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr,
     UP: tl.constexpr, DOWN: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
@@ -220,7 +220,8 @@ def parts_of_prompt(layer: Experts, x: torch.Tensor | Quantised, routed: Routed)
         mine.data, scales, shape.bytes, shape.up_at, mine.table, shape.size, blocks, tiles.uses, tiles.expert,
         tiles.first, tiles.last, chosen, x_gate, x_up, x_gate.stride(0), hidden, hidden.stride(0),
         UNITS=units, DOWN_UNITS=down_units, TILE=TILE, ROWS=64, GATE=shape.gate.id, UP=shape.up.id,
-        DOWN=shape.down.id, EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
+        DOWN=shape.down.id, EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, FORM=to.form, num_warps=8,
+        num_stages=2,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // 64), count)](
         mine.data, scales, shape.bytes, shape.down_at, mine.table, shape.hidden, down_blocks, tiles.uses,

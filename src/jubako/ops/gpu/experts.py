@@ -1,8 +1,8 @@
-"""The mixture of experts for up to 16 tokens, in two launches and the sum; the arithmetic is that of csrc/experts.cpp, bit for bit.
+"""The mixture of experts for up to 16 tokens, in two launches and the sum, with the bits of csrc/experts.cpp.
 
 A *use* is one expert for one token: use token·k + rank for the routed ones, then tokens·k + token for the shared one.
 """
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Hyper-connections in three launches: norms and quantising, the long thin product in pieces, the wide one with the gates.
+"""Hyper-connections: norms and quantising, the long thin product in pieces, the wide one with the gates.
 
-Scaling by the root mean square comes after the first product: streams are quantised times gamma alone, while the sums of
-squares add up. A block's scale takes the factor exactly where the products of its stream are added.
+Scaling by the root mean square comes after the first product: streams are quantised times gamma alone, while the sums
+of squares add up. A block's scale takes the factor exactly where the products of its stream are added.
 """
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -19,7 +18,7 @@ from .experts import Experts, Parts, Routed, add_up, parts_of, weighted_sum
 from .hyper_prompt import mix_prompt
 from .integer import fma
 from .launch import COLUMNS
-from .linear import Shape, columns_of, divisor, launch, linear
+from .linear import Shape, divisor, launch, linear
 from .mathfun import sigmoid, silu
 from .matrix import Matrix
 from .products import fetch_units, meet, nothing, tree
@@ -50,8 +49,8 @@ def square_kernel(
 ):  # fmt: skip
     """Program (g, t): blocks COUNT·g on of token t's streams times gamma, quantised, and their sum of squares.
 
-    PENDING: first a block's output, weighted by inject [T, S], is added to the streams in place: 1, output [T, H]; 2, the
-    weighted sum of experts' outputs.
+    PENDING: first a block's output, weighted by inject [T, S], is added to the streams in place: 1, output [T, H]; 2,
+    the weighted sum of experts' outputs.
     """
     release(OVERLAP)
     first = tl.program_id(0) * COUNT
@@ -75,29 +74,35 @@ def square_kernel(
 
 
 @triton.jit
-def inverse_norms(
-    squares, token, hidden, eps, STREAMS: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr,
+def gate_kernel(
+    streams, gamma, partial, squares, up, up_scale, low_q, low_d, low_s, low_x, low_blocks, low_valid,
+    q, d, s, numbers, blocks, inject, hidden, rank, rows, eps,
+    STREAMS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr, LOW_BLOCKS: tl.constexpr,
+    UNITS: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
+    INJECT: tl.constexpr, FINE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """1 / root mean square of each of a token's streams, a tuple; squares [T, STREAMS, PARTS]."""
+    """Program (tile, t): the mixed hidden values of TILE elements, quantised; program 0 writes inject.
+
+    partial [SPLITS, T, rows]: products of rank rows, and of the inject rows, each over a part of one stream.
+    low_…: a `Quantised` with a token for every program, for its own use.
+    """
+    release(OVERLAP)
+    tile = tl.program_id(0)
+    token = tl.program_id(1)
+    tokens = tl.num_programs(1)
+    h = tile * TILE + tl.arange(0, TILE)
+    raws = ()
+    for stream in tl.static_range(STREAMS):
+        row = (stream * hidden + h)[None, :, None]
+        raws = raws + (fetch_units(up, STREAMS * hidden, tl.cdiv(rank, 32), row, 0, UNITS, TYPE, EVEN),)
+    wait(OVERLAP)
+    r = tl.arange(0, LOW_BLOCKS * 32)
     part = tl.arange(0, PLACES)
     inverse = ()
     for stream in tl.static_range(STREAMS):
         at = squares + (token * STREAMS + stream) * PARTS + part
         mean = tl.sum(tl.load(at, mask=part < PARTS, other=0.0), axis=0) / hidden
         inverse = inverse + (tl.div_rn(mean * 0.0 + 1.0, tl.sqrt_rn(mean + eps)),)
-    return inverse
-
-
-@triton.jit
-def low_rank(
-    partial, inverse, token, tokens, rank, rows, inject, writes, to, place,
-    STREAMS: tl.constexpr, SPLITS: tl.constexpr, LOW_BLOCKS: tl.constexpr, INJECT: tl.constexpr, FORM: tl.constexpr,
-):  # fmt: skip
-    """silu of the long product, whose parts are added up, as token `place` of the `Quantised` `to`; and inject, if `writes`.
-
-    partial [SPLITS, T, rows]: products of rank rows, and of the inject rows, each over a part of one stream.
-    """
-    r = tl.arange(0, LOW_BLOCKS * 32)
     low = tl.zeros([LOW_BLOCKS * 32], tl.float32)
     for stream in tl.static_range(STREAMS):
         of_stream = tl.zeros([LOW_BLOCKS * 32], tl.float32)
@@ -106,98 +111,30 @@ def low_rank(
             of_stream += tl.load(partial + at + r, mask=r < rows, other=0.0)
         low = fma(inverse[stream] + low * 0.0, of_stream, low, FORM)
     if INJECT:
-        if writes:
+        if tile == 0:
             weight = 2.0 * sigmoid(low * (1.0 / STREAMS), FORM)
             tl.store(inject + token * STREAMS + r - rank, weight, mask=(r >= rank) & (r < rank + STREAMS))
     low = tl.where(r < rank, silu(low * (1.0 / STREAMS), FORM), 0.0)
-    q, d, s, numbers, blocks = to
-    store_blocks(tl.reshape(low, [LOW_BLOCKS, 32]), place, 0, blocks, q, d, s, numbers, LOW_BLOCKS, True)
-
-
-@triton.jit
-def low_kernel(
-    partial, squares, low_q, low_d, low_s, low_x, low_blocks, inject, hidden, rank, rows, eps,
-    STREAMS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr, LOW_BLOCKS: tl.constexpr,
-    INJECT: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Program t: the low-rank values of token t, for all programs of `gate_kernel`."""
-    release(OVERLAP)
-    wait(OVERLAP)
-    token = tl.program_id(0)
-    inverse = inverse_norms(squares, token, hidden, eps, STREAMS, PARTS, PLACES)
-    to = (low_q, low_d, low_s, low_x, low_blocks)
-    low_rank(
-        partial, inverse, token, tl.num_programs(0), rank, rows, inject, True, to, token, STREAMS, SPLITS, LOW_BLOCKS,
-        INJECT, FORM,
-    )  # fmt: skip
-
-
-@triton.jit
-def gate_kernel(
-    streams, gamma, partial, squares, up, up_scale, low_q, low_d, low_s, low_x, low_blocks, low_valid,
-    q, d, s, numbers, blocks, inject, hidden, rank, rows, tokens, eps,
-    STREAMS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr, LOW_BLOCKS: tl.constexpr,
-    UNITS: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, INJECT: tl.constexpr, FINE: tl.constexpr, APART: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Program (tile, g): the mixed hidden values of TILE elements of COLUMNS tokens from COLUMNS·g on, quantised.
-
-    low_…: a `Quantised` of the low-rank values by token; unless APART, with one token, each program makes its own, and
-    program 0 writes inject.
-    """
-    release(OVERLAP)
-    tile = tl.program_id(0)
-    token = tl.program_id(1) * COLUMNS
-    h = tile * TILE + tl.arange(0, TILE)
-    raws = ()
-    gammas = ()
-    for stream in tl.static_range(STREAMS):
-        row = (stream * hidden + h)[None, :, None]
-        raws = raws + (fetch_units(up, STREAMS * hidden, tl.cdiv(rank, 32), row, 0, UNITS, TYPE, EVEN),)
-        gammas = gammas + (tl.load(gamma + stream * hidden + h),)
-    wait(OVERLAP)
-    values = ()
-    inverses = ()
-    totals = ()
-    for c in tl.static_range(COLUMNS):
-        t = tl.minimum(token + c, tokens - 1)
-        inverses = inverses + (inverse_norms(squares, t, hidden, eps, STREAMS, PARTS, PLACES),)
-        totals = totals + (tl.zeros([TILE], tl.float32),)
-        for stream in tl.static_range(STREAMS):
-            values = values + (tl.load(streams + (t * STREAMS + stream) * hidden + h),)
-    first = token
-    last = tokens - 1
-    if not APART:
-        first = tile
-        last = tile
-        to = (low_q, low_d, low_s, low_x, low_blocks)
-        low_rank(
-            partial, inverses[0], token, 1, rank, rows, inject, tile == 0, to, tile, STREAMS, SPLITS, LOW_BLOCKS,
-            INJECT, FORM,
-        )  # fmt: skip
-        tl.debug_barrier()
+    mine = token * tl.num_programs(0) + tile
+    store_blocks(tl.reshape(low, [LOW_BLOCKS, 32]), mine, 0, low_blocks, low_q, low_d, low_s, low_x, LOW_BLOCKS, True)
+    tl.debug_barrier()
     x = (low_q, low_d, low_s, low_x, low_blocks, low_valid)
+    total = tl.zeros([TILE], tl.float32)
     for stream in tl.static_range(STREAMS):
-        sums = meet(
-            nothing(COLUMNS, TILE, TYPE), raws[stream], x, first, last, 0, UNITS, COLUMNS, TYPE, True, EVEN, FORM
+        y = tree(
+            meet(nothing(1, TILE, TYPE), raws[stream], x, mine, mine, 0, UNITS, 1, TYPE, True, EVEN, FORM)[0], TILE
         )
-        after = ()
-        for c in tl.static_range(COLUMNS):
-            y = tree(sums[c], TILE)
-            if SCALED:
-                y *= tl.load(up_scale)
-            normed = values[c * STREAMS + stream] * inverses[c][stream] * gammas[stream]
-            after = after + (fma(sigmoid(y, FORM), normed, totals[c], FORM),)
-        totals = after
+        if SCALED:
+            y *= tl.load(up_scale)
+        value = tl.load(streams + (token * STREAMS + stream) * hidden + h)
+        normed = value * inverse[stream] * tl.load(gamma + stream * hidden + h)
+        total = fma(sigmoid(y, FORM), normed, total, FORM)
     COUNT: tl.constexpr = TILE // 32
-    for c in tl.static_range(COLUMNS):
-        done = tl.reshape(totals[c] * (1.0 / STREAMS), [COUNT, 32])
-        t = tl.minimum(token + c, tokens - 1)
-        if FINE:
-            store_blocks(done, t, tile * COUNT, blocks, q, d, s, numbers, COUNT, True)
-        else:
-            store_blocks(done, t, tile * COUNT, blocks, q, d, s, numbers, COUNT, False)
+    done = tl.reshape(total * (1.0 / STREAMS), [COUNT, 32])
+    if FINE:
+        store_blocks(done, token, tile * COUNT, blocks, q, d, s, numbers, COUNT, True)
+    else:
+        store_blocks(done, token, tile * COUNT, blocks, q, d, s, numbers, COUNT, False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,14 +148,11 @@ class Pending:
 @dataclass(frozen=True)
 class Cut:
     """units: how many units of the long rows a program takes (they must divide a stream), and rows; then the hidden
-    elements and warps of a program of the second product; whether the low-rank values of one token too are a launch
-    of their own."""
+    elements of a program of the second product."""
 
     units: int = 2
     rows: int = 8
     tile: int = 32
-    warps: int = 8
-    apart: bool = False
 
 
 def usual_cut(hidden: int) -> Cut:
@@ -245,33 +179,17 @@ def hyper_mix(
     partial, splits = long_product(mix, wide, cut)
     mixed = room_for(tokens, hidden, fine, device)
     inject = torch.empty(tokens, count, device=device) if mix.inject is not None else None
-    tiles, columns = hidden // cut.tile, columns_of(tokens)
-    apart = cut.apart or columns > 1
-    low = room_for(tokens if apart else tiles, rank, True, device)
-    written = inject if inject is not None else mixed.d
-    parts = squares.shape[1] // count
-    shape: dict[str, Any] = {
-        "STREAMS": count,
-        "SPLITS": splits,
-        "PARTS": parts,
-        "PLACES": triton.next_power_of_2(parts),
-        "LOW_BLOCKS": triton.next_power_of_2(-(-partial.shape[2] // 32)),
-        "INJECT": inject is not None,
-        "FORM": to.form,
-        "OVERLAP": to.overlap,
-    }
-    if apart:
-        low_kernel[(tokens,)](
-            partial, squares, low.q, low.d, low.s, low.x, low.blocks, written, hidden, rank, partial.shape[2], mix.eps,
-            num_warps=8, **shape, **to.options,
-        )  # fmt: skip
-    gate_kernel[(tiles, -(-tokens // columns))](
+    tiles, parts = hidden // cut.tile, squares.shape[1] // count
+    low = room_for(tokens * tiles, rank, True, device)
+    gate_kernel[(tiles, tokens)](
         streams, mix.norm, partial, squares, mix.up.data, mix.up.scale if mix.up.scale is not None else mix.up.data,
-        low.q, low.d, low.s, low.x, low.blocks, low.valid, mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks, written,
-        hidden, rank, partial.shape[2], tokens, mix.eps,
-        UNITS=-(-mix.up.blocks // 8), COLUMNS=columns, TILE=cut.tile, TYPE=mix.up.type.id,
-        EVEN=mix.up.blocks % 8 == 0, SCALED=mix.up.scale is not None, FINE=fine, APART=apart, num_warps=cut.warps,
-        **shape, **to.options,
+        low.q, low.d, low.s, low.x, low.blocks, low.valid, mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks,
+        inject if inject is not None else mixed.d, hidden, rank, partial.shape[2], mix.eps,
+        STREAMS=count, SPLITS=splits, PARTS=parts, PLACES=triton.next_power_of_2(parts),
+        LOW_BLOCKS=triton.next_power_of_2(-(-partial.shape[2] // 32)), UNITS=-(-mix.up.blocks // 8), TILE=cut.tile,
+        TYPE=mix.up.type.id, EVEN=mix.up.blocks % 8 == 0, SCALED=mix.up.scale is not None,
+        INJECT=inject is not None, FINE=fine, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.tile // 4,
+        **to.options,
     )  # fmt: skip
     return mixed, inject
 
@@ -314,7 +232,9 @@ def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor
     matrices = (mix.down,) if mix.inject is None else (mix.down, mix.inject)
     partial = torch.empty(splits, wide.tokens, sum(m.rows for m in matrices), device=wide.d.device)
     each = -(-mix.down.blocks // 8) // splits
-    launch(matrices, wide, partial, splits, shape=Shape(cut.rows, divisor(each, 5)))
+    several = wide.tokens > 1 and not interpreted()
+    shape = Shape(cut.rows, 1, 2, 2 if wide.tokens == 2 else 4) if several else Shape(cut.rows, divisor(each, 5))
+    launch(matrices, wide, partial, splits, shape=shape)
     return partial, splits
 
 

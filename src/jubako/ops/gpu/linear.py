@@ -1,5 +1,5 @@
-"""Products of weight matrices with up to 16 columns: every weight is read once per four columns, in vectors of 16 bytes."""
-# mypy: allow-untyped-defs
+"""Products of weight matrices with up to 16 columns: every weight is read from memory once, in vectors of 16 bytes."""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 
@@ -64,6 +64,10 @@ def row_tile(
             after = fetch_groups(base, rows, blocks, number, ahead, STEP, ROWS, GROUPS, TYPE, EVEN)
             sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
             raws = after
+    elif UNITS == STEP:
+        raws = fetch_groups(base, rows, blocks, number, first, STEP, ROWS, GROUPS, TYPE, EVEN)
+        wait(OVERLAP)
+        sums = meet_groups(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     else:
         for u in range(first, first + UNITS, STEP):
             raws = fetch_groups(base, rows, blocks, number, u, STEP, ROWS, GROUPS, TYPE, EVEN)
@@ -119,7 +123,7 @@ def linear_kernel(
 
 @dataclass(frozen=True)
 class Shape:
-    """How a product is cut: rows of a group (four a warp), units fetched together, groups of rows and columns of a program."""
+    """How a product is cut: rows of a group (four a warp), units fetched together, groups and columns of a program."""
 
     rows: int
     step: int
@@ -137,19 +141,16 @@ def divisor(units: int, most: int) -> int:
 
 
 def shape_of(rows: int, units: int, tokens: int) -> Shape:
-    """Few rows are read once for each column, from the cache: that keeps all multiprocessors busy. Many rows meet several
-    columns while they are in registers."""
-    columns = columns_of(tokens)
+    """Few rows are read once for each column, from the cache: that keeps all multiprocessors busy.
+
+    Many rows meet several columns while they are in registers.
+    """
+    columns = 1 if tokens == 1 else 2
     if interpreted():
         return Shape(min(1024, triton.next_power_of_2(rows)), 1, 1, columns)
     if columns == 1 or rows < 8192:
-        return Shape(8, divisor(units, 12))
-    return Shape(8, 1, 2, columns)
-
-
-def columns_of(tokens: int) -> int:
-    """Columns that may meet a weight while it is in registers."""
-    return 1 if tokens == 1 else 2 if tokens == 2 else 4
+        return Shape(8 if columns == 1 else 4, divisor(units, 12))
+    return Shape(8, 1, 4, columns)
 
 
 def launch(
@@ -178,8 +179,10 @@ def launch(
         out if inject is None else inject,
         UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups, COLUMNS=shape.columns, TYPE=first.type.id,
         SECOND=second.type.id if len(matrices) > 1 else -1,
-        SECOND_STEP=divisor(units, 2 if shape.columns == 1 else 1), FINE=x.fine, EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
-        SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
+        SECOND_STEP=divisor(units, 2 if shape.columns == 1 else 1), FINE=x.fine,
+        EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
+        SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap,
+        num_warps=shape.warps, **to.options,
     )  # fmt: skip
 
 

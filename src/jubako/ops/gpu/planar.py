@@ -1,6 +1,6 @@
 """Planar layouts: the same weights as in a file's blocks, laid out for kernels that read 16 bytes a thread.
 
-A matrix of `rows` rows of `blocks` 32-weight blocks is cut into planes, one after the other, each [rows, blocks, bytes]:
+A matrix of `rows` rows of `blocks` blocks of 32 is cut into planes, one after the other, each [rows, blocks, bytes]:
 
     codes of 8 bits   two planes of 16 bytes: weights 0-15 and 16-31 of each block
     codes of 4 bits   16 bytes: byte i holds weights i and i+16, or for look-ups 32-bit word i holds as nibbles weights

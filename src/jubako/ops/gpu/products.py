@@ -3,7 +3,7 @@
 Lane (j, row) of a tensor [8, rows, …] adds up blocks j, j + 8, …: P_j. The tree over j comes last. Products of plain
 numbers alone have an order of their own, the same for all widths, with four sums a lane.
 """
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def meet_groups(
 ):  # fmt: skip
     """The partial sums of GROUPS groups of rows, whose units `raws` holds, after COUNT units more.
 
-    sums: a tuple, the groups' sums of the first column, then of the next. A unit of a column is loaded once for all groups.
+    sums: a tuple, the groups' sums of the first column, then of the next. A unit of a column is loaded once.
     x: (q, d, s, numbers, blocks, valid) as in a `Quantised`; EVEN: weights and input are made of whole units.
     """
     for u in tl.static_range(COUNT):

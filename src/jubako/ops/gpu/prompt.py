@@ -1,6 +1,6 @@
-"""Products of many columns through torch's library: pieces of a matrix as 16-bit floats, the input scaled to fit them."""
+"""Products of many columns through torch's library: pieces of a matrix as float16, the input scaled to fit."""
 
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """How kernels are launched on a device: which integer forms it has, and overlap with the kernel before."""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 
