@@ -32,7 +32,6 @@ import jubako.ops.gpu.launch
 from jubako.ops.gpu import target as targets
 from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.embed import decode
-from jubako.ops.gpu.expert_prompt import parts_of_prompt
 from jubako.ops.gpu.experts import Experts, Routed, add_up, parts_of
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_combine, hyper_mix
 from jubako.ops.gpu.linear import linear
@@ -87,7 +86,7 @@ def described(kernel: JITFunction, args: tuple[Any, ...], named: dict[str, Any])
 
 
 @contextmanager
-def recording(form: int, overlap: bool, dot: bool) -> Iterator[list[Recorded]]:
+def recording(properties: targets.Target) -> Iterator[list[Recorded]]:
     """Inside, launches are written down instead of made, as for a device with these properties."""
     launches: list[Recorded] = []
     run, find = JITFunction.run, targets._target
@@ -96,7 +95,7 @@ def recording(form: int, overlap: bool, dot: bool) -> Iterator[list[Recorded]]:
         launches.append(described(self, args, named))
 
     JITFunction.run = record  # type: ignore[method-assign,assignment]
-    targets._target = lambda kind, index: targets.Target(form, overlap, dot)  # type: ignore[assignment]
+    targets._target = lambda kind, index: properties  # type: ignore[assignment]
     try:
         yield launches
     finally:
@@ -147,7 +146,7 @@ def families() -> dict[str, Callable[[], Any]]:
         ),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "argmax": lambda: argmax(torch.zeros(1, 248320)),
-        "prompt: experts": lambda: parts_of_prompt(layer(), torch.zeros(32, HIDDEN), routed(32)),
+        "prompt: experts": lambda: parts_of(layer(), torch.zeros(32, HIDDEN), routed(32)),
         "prompt: mix": lambda: hyper_mix(torch.zeros(32, STREAMS, HIDDEN), mix()),
     }
     for name in LAYOUTS:
@@ -157,12 +156,13 @@ def families() -> dict[str, Callable[[], Any]]:
     return named
 
 
-def properties(spelled: str) -> tuple[GPUTarget, int, bool, bool]:
-    """The compiler's target, form, overlap, dot of "cuda:90" or "hip:gfx1100"."""
+def properties(spelled: str) -> tuple[GPUTarget, targets.Target]:
+    """The compiler's target and the engine's of "cuda:90" or "hip:gfx1100"."""
     backend, _, arch = spelled.partition(":")
     if backend == "cuda":
-        return GPUTarget("cuda", int(arch), 32), targets.CUDA, int(arch) >= 90, int(arch) >= 80
-    return GPUTarget("hip", arch, 32), targets.form_of_gfx(arch), False, arch >= "gfx11"
+        mine = targets.Target(targets.CUDA, int(arch) >= 90, int(arch) >= 80, 2 if arch in ("80", "90") else 1)
+        return GPUTarget("cuda", int(arch), 32), mine
+    return GPUTarget("hip", arch, 32), targets.Target(targets.form_of_gfx(arch), False, arch >= "gfx11", 1)
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
 
 def all_of(spelled: str, name: str, call: Callable[[], Any]) -> Iterator[Compiled]:
     """The kernels that a call launches, compiled for a target."""
-    to, form, overlap, dot = properties(spelled)
-    with recording(form, overlap, dot) as launches:
+    to, mine = properties(spelled)
+    with recording(mine) as launches:
         call()
     done = set()
     for launch in launches:

@@ -73,10 +73,10 @@ def test_plain_numbers(device: torch.device) -> None:
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
-@pytest.mark.parametrize(("gate", "down"), [("IQ3_XXS", "IQ4_NL"), ("BF16", "Q5_1")])
+@pytest.mark.parametrize(("gate", "down"), [("IQ3_XXS", "Q5_1"), ("BF16", "BF16")])
 def test_prompt(gate: str, down: str, device: torch.device) -> None:
     """The CPU reads its input in eight bits, the GPU here in as many or more."""
-    case = mixture(gate, down, "Q8_0", 18, device)
+    case = mixture(gate, down, "Q8_0", 17, device)
     want = case.wanted()
     got = experts(case.layer, case.input(), case.routed()).cpu().numpy()
     assert np.linalg.norm(got - want) <= 2e-2 * np.linalg.norm(want)
@@ -94,7 +94,7 @@ def streams_of(tokens: int) -> np.ndarray:
     return (rng.standard_normal((tokens, 4, HIDDEN)) * 3).astype(np.float32)
 
 
-@pytest.mark.parametrize(("inject", "down", "tokens"), [("F32", "Q8_0", 2), (None, "BF16", 1), ("F32", "Q8_0", 18)])
+@pytest.mark.parametrize(("inject", "down", "tokens"), [("F32", "Q8_0", 2), (None, "BF16", 1), ("F32", "Q8_0", 17)])
 def test_mix(inject: str | None, down: str, tokens: int, device: torch.device) -> None:
     gpu, cpu = mix(inject, down, device)
     streams = streams_of(tokens)

@@ -35,9 +35,9 @@ def test_bits_of_the_cpu(name: str, device: torch.device) -> None:
 @pytest.mark.parametrize("name", ["Q8_0", "Q2_K", "BF16"])
 def test_columns_are_independent(name: str, device: torch.device) -> None:
     """Of their number and of what the others hold, also of NaN."""
-    m, _ = both(name, 37, 512, device)
-    x = torch.from_numpy(activations(7, 512)).to(device)
-    alone = torch.cat([linear(m, x[t : t + 1]) for t in range(7)])
+    m, _ = both(name, 9, 256, device)
+    x = torch.from_numpy(activations(5, 256)).to(device)
+    alone = torch.cat([linear(m, x[t : t + 1]) for t in range(5)])
     assert torch.equal(linear(m, x), alone)
     assert torch.equal(linear(m, x[2:4]), alone[2:4])
     x[3, 40] = torch.nan

@@ -221,13 +221,13 @@ def parts_of_prompt(layer: Experts, x: torch.Tensor | Quantised, routed: Routed)
         tiles.first, tiles.last, chosen, x_gate, x_up, x_gate.stride(0), hidden, hidden.stride(0),
         UNITS=units, DOWN_UNITS=down_units, TILE=TILE, ROWS=64, GATE=shape.gate.id, UP=shape.up.id,
         DOWN=shape.down.id, EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, FORM=to.form, num_warps=8,
-        num_stages=2,
+        num_stages=to.stages,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // 64), count)](
         mine.data, scales, shape.bytes, shape.down_at, mine.table, shape.hidden, down_blocks, tiles.uses,
         tiles.expert, tiles.first, tiles.last, hidden, hidden.stride(0), parts,
         UNITS=down_units, TILE=TILE, ROWS=64, DOWN=shape.down.id, EVEN=down_blocks % 8 == 0,
-        SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=2,
+        SCALED=mine.scales is not None, FORM=to.form, num_warps=8, num_stages=to.stages,
     )  # fmt: skip
     shared_expert(layer.shared, numbers, parts[tokens * chosen :])
     return Parts(parts, routed)

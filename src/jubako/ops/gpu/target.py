@@ -19,15 +19,19 @@ CUDA = 1  # dp4a and prmt, compute capability 6.1 on
 RDNA2 = 2  # v_dot4_i32_i8
 RDNA3 = 3  # v_dot4_i32_iu8, RDNA3 and 4
 
+LARGE = 150 << 10  # bytes of shared memory a program may take where two stages fit
+
 
 @dataclass(frozen=True)
 class Target:
     """form: see above; overlap: kernels may start while the one before drains (compute capability 9 on); dot: tl.dot of
-    16-bit floats is worth using (elsewhere it becomes scalar)."""
+    16-bit floats is worth using (elsewhere it becomes scalar); stages: tiles of such a product on their way at once, as
+    shared memory allows."""
 
     form: int
     overlap: bool
     dot: bool = True
+    stages: int = 2
 
     @property
     def options(self) -> dict[str, Any]:
@@ -49,9 +53,10 @@ def _target(kind: str, index: int) -> Target:
         return Target(PLAIN, False)
     if torch.version.hip is not None:
         name = torch.cuda.get_device_properties(index).gcnArchName.split(":")[0]
-        return Target(form_of_gfx(name), False, name >= "gfx11")
+        return Target(form_of_gfx(name), False, name >= "gfx11", 1)
     capability = torch.cuda.get_device_capability(index)
-    return Target(CUDA, capability >= (9, 0), capability >= (8, 0))
+    room = getattr(torch.cuda.get_device_properties(index), "shared_memory_per_block_optin", 0)
+    return Target(CUDA, capability >= (9, 0), capability >= (8, 0), 2 if room > LARGE else 1)
 
 
 def form_of_gfx(name: str) -> int:
