@@ -23,6 +23,7 @@ from .target import release, target, wait
 SPLITS = 64  # runs of a step's columns, at most; those of fewer than TILE cells are left out
 TILE, WARPS = 64, 4  # cells decoded at a time
 PROMPT_TILE, PROMPT_WARPS = 32, 2
+WIDE_TILE, WIDE_WARPS = 16, 4  # of a 16-bit cache, whose products are float32
 MERGED = 64  # elements of a head that one program merges
 MAX_GROUP = 64  # query heads of one key/value head
 
@@ -173,6 +174,9 @@ def sparse_attention(
     # in a prompt, factors of eleven and of eight bits where the cache holds no more
     narrow = not step and memory.codes.dtype == torch.int8 and has_tf32(q.device)
     key, value = (tl.float16, tl.bfloat16) if narrow else (tl.float32, tl.float32)
+    tile, warps = (TILE, WARPS) if step else (PROMPT_TILE, PROMPT_WARPS)
+    if memory.codes.dtype != torch.int8:
+        tile, warps = WIDE_TILE, WIDE_WARPS
     precision = exact(q.device) if memory.codes.dtype != torch.int8 else fast(q.device)
     _attend[(tokens, kv_heads, splits)](
         q, gate, out, sums, maxima, totals,
@@ -182,9 +186,9 @@ def sparse_attention(
         GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
         BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits,
-        TILE=TILE if step else PROMPT_TILE,
+        TILE=tile,
         PRECISION=precision, KEY=key, VALUE=value, OVERLAP=target(q.device).overlap,
-        num_warps=WARPS if step else PROMPT_WARPS, **overlapped(q.device),
+        num_warps=warps, **overlapped(q.device),
     )  # fmt: skip
     if not step:
         return out

@@ -222,6 +222,8 @@ class GpuState:
     After a step the state is open: `keep(n)` accepts the first n of its columns, in constant time.
     """
 
+    slot = -1  # nothing to give back while there is none
+
     def __init__(self, pool: StatePool, context: int) -> None:
         self.pool = pool
         self.context = context
