@@ -15,7 +15,7 @@ from ..errors import RequestError
 from ..text.chat import ChatPreparer
 from ..text.tokenizer import Tokenizer
 from .ask import Ask, Done, Progress, Update
-from .line import Line
+from .line import Line, Place
 from .metrics import Metrics
 from .problems import ContextExceeded, EngineDown
 from .reading import Reader
@@ -119,24 +119,27 @@ class Service:
         ended = "cancelled"
         try:
             await self.line.enter(ask.asker.client)
+            place = Place(self.line)
             try:
-                async with aclosing(self._engine_answer(ask, number, choice)) as updates:
+                async with aclosing(self._engine_answer(ask, number, choice, place)) as updates:
                     async for update in updates:
                         ended = "served" if isinstance(update, Done) else ended
                         yield update
             finally:
-                self.line.leave()
+                place.leave()
         except Exception:
             ended = "failed"
             raise
         finally:
             self.counts[ended] += 1
 
-    async def _engine_answer(self, ask: Ask, number: int, choice: int) -> AsyncGenerator[Update, None]:
+    async def _engine_answer(
+        self, ask: Ask, number: int, choice: int, place: Place
+    ) -> AsyncGenerator[Update, None]:
         request = self._request(ask, number)
         reader = Reader(ask, choice)
         try:
-            async for events in _batches(self.engine.submit(request)):
+            async for events in _batches(self.engine.submit(request, place.leave)):
                 for update in reader.take(events):
                     if isinstance(update, Done):
                         self._record(ask, reader, update)

@@ -46,6 +46,9 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+        if encoding.lower() not in ("identity", ""):
+            raise Refused("media_type", f"the body is encoded as {encoding!r:.40}; send it as it is")
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._limits.size:
             self._too_large()

@@ -94,6 +94,6 @@ def bind(host: str, port: int | None) -> socket.socket:
         try:
             return socket.create_server((host, candidate), family=family, backlog=512)
         except (OSError, OverflowError) as error:
-            problem = error
+            problem = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
     wanted = f"any port from {PORT} to {PORT + _TRIED - 1}" if port is None else f"port {port}"
     raise MachineError(f"can't listen on {wanted} of {host}: {problem}; choose another with --port")

@@ -21,6 +21,7 @@ log = logging.getLogger("jubako")
 
 _ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _DRAIN_SECONDS, _DRAIN_BYTES = 10.0, 256 << 20
+_POLLED = ("/health", "/metrics", "/v1/status")
 _CORS = {
     "access-control-allow-methods": "GET, POST, OPTIONS",
     "access-control-allow-headers": "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, *",
@@ -137,7 +138,8 @@ class _Exchange:
         self.metrics.request(path, self.status, seconds)
         fields = {"method": self.scope["method"], "path": path[:200], "status": self.status, "client": self.address()}
         fields |= {"seconds": round(seconds, 4), **self.scope["jubako.log"]}
-        log.info("request", extra={"event": "request", "id": self.id, **fields})
+        level = logging.DEBUG if path in _POLLED else logging.INFO
+        log.log(level, "request", extra={"event": "request", "id": self.id, **fields})
 
 
 def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

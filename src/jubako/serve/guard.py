@@ -52,7 +52,7 @@ class Guard:
             return None
         if origin in self.origins or "*" in self.origins:
             return origin
-        if urlsplit(origin).netloc == headers.get("host"):
+        if _place(origin) == headers.get("host"):
             return None
         raise Refused("permission", f"pages of {origin!r:.80} may not use this server; allow it with --cors-origin")
 
@@ -85,6 +85,14 @@ def host_name(host: str) -> str | None:
     except ValueError:
         return None
     return name.rstrip(".") if name and parts.netloc == host and "@" not in host else None
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None where it is no URL."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def is_address(name: str) -> bool:

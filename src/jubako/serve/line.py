@@ -9,6 +9,19 @@ from contextlib import suppress
 from .problems import QueueFull
 
 
+class Place:
+    """A place that was entered. It is given back when the engine is done, not when a slow client has taken all in."""
+
+    def __init__(self, line: Line) -> None:
+        self._line: Line | None = line
+
+    def leave(self) -> None:
+        """Give the place back, the first time."""
+        if self._line:
+            self._line.leave()
+            self._line = None
+
+
 class Line:
     """Hands out `places` places; at most `waiting` requests may wait for one."""
 

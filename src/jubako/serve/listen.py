@@ -11,6 +11,7 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -33,6 +34,7 @@ async def listen(config: Config, engine: Engine, listener: socket.socket) -> Non
     service = await asyncio.to_thread(_service, config, engine)
     app = build(service, Guard(config.keys, config.hosts, config.origins), BodyLimits(config.body))
     server = _Server(
+        service.line,
         uvicorn.Config(
             app,
             http=Connection,
@@ -44,7 +46,7 @@ async def listen(config: Config, engine: Engine, listener: socket.socket) -> Non
             proxy_headers=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=config.grace,
-        )
+        ),
     )
     announcing = asyncio.create_task(_announce(engine, server, listener, config))
     await server.serve([listener])
@@ -73,7 +75,7 @@ def _service(config: Config, engine: Engine) -> Service:
 async def _announce(engine: Engine, server: uvicorn.Server, listener: socket.socket, config: Config) -> None:
     """Say what is going on, and where to go when the model is loaded; end the server when it can't be."""
     host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)
+    host = _own_address() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{host}:{port}/"
     _say(f"Loading {Path(config.start.files[0]).name} …")
     if not await engine.settled():
@@ -83,6 +85,16 @@ async def _announce(engine: Engine, server: uvicorn.Server, listener: socket.soc
     _say(f"Ready after {engine.ready.seconds:.1f} s: {url} (for clients: {url}v1; Ctrl-C ends it)")
     if config.open_page and not (_display() and await asyncio.to_thread(webbrowser.open, url)):
         _say(f"Open {url} in a browser.")
+
+
+def _own_address() -> str:
+    """The address of this machine in its network; nothing is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "localhost"
+        return str(probe.getsockname()[0])
 
 
 def _display() -> bool:
@@ -96,6 +108,17 @@ def _say(text: str) -> None:
 
 class _Server(uvicorn.Server):
     """uvicorn, but a signal that ended it ends there: the process goes on to stop the engine."""
+
+    def __init__(self, line: Line, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._line = line
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop; the second time at once."""
+        left = self._line.taken + self._line.waiting
+        if left and not self.should_exit:
+            _say(f"Finishing {left} answer{'s' if left > 1 else ''}; Ctrl-C again ends at once.")
+        super().handle_exit(sig, frame)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -55,7 +55,7 @@ class Engine:
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._wire: Wire | None = None
-        self._answers: dict[str, asyncio.Queue[Event]] = {}
+        self._answers: dict[str, _Events] = {}
         self._heard = time.monotonic()
         self._statuses: list[asyncio.Future[dict[str, Any]]] = []
         self._changed = asyncio.Event()
@@ -87,11 +87,14 @@ class Engine:
             await self._changed.wait()
         return self.state == "ready"
 
-    def submit(self, request: Request) -> asyncio.Queue[Event]:
-        """Hand a request to the engine; its events, the last being Finished or Failed. Raises EngineDown."""
+    def submit(self, request: Request, ended: Callable[[], None] = lambda: None) -> asyncio.Queue[Event]:
+        """Hand a request to the engine; its events, the last being Finished or Failed. Raises EngineDown.
+
+        ended: called when the last event has come, though it may not be taken out of the queue yet.
+        """
         if self.state != "ready":
             raise EngineDown(self.explain())
-        events: asyncio.Queue[Event] = asyncio.Queue()
+        events = _Events(ended)
         if not self._answers:
             self._heard = time.monotonic()
         self._answers[request.id] = events
@@ -219,6 +222,19 @@ class Engine:
             events.put_nowait(event)
             if isinstance(event, (Finished, Failed)):
                 del self._answers[id]
+
+
+class _Events(asyncio.Queue[Event]):
+    """The events of one answer; `ended` is called when the last one is put in."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._ended = ended
+
+    def put_nowait(self, item: Event) -> None:
+        super().put_nowait(item)
+        if isinstance(item, (Finished, Failed)):
+            self._ended()
 
 
 async def _end(process: asyncio.subprocess.Process, grace: float) -> int:
