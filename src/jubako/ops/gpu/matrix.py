@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,9 @@ class Matrix:
 
 def upload(tensor: Tensor, device: torch.device) -> torch.Tensor:
     """The blocks of a tensor on the device."""
-    raw = torch.from_numpy(np.ascontiguousarray(tensor.data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the file's map is read-only, and nothing writes to it here
+        raw = torch.from_numpy(np.ascontiguousarray(tensor.data))
     return raw.to(device)
 
 
