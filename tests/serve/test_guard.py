@@ -79,7 +79,7 @@ def test_pages_of_other_sites_may_not_ask_unless_named() -> None:
     assert GUARD.check_origin({"host": "localhost:1"}) is None
     assert GUARD.check_origin({"host": "localhost:1", "origin": "http://localhost:1"}) is None
     assert GUARD.check_origin({"host": "localhost:1", "origin": "https://chat.example"}) == "https://chat.example"
-    for origin in ("https://evil.example", "null", "http://localhost:2", "https://chat.example.evil"):
+    for origin in ("https://evil.example", "null", "http://localhost:2", "http://[", "https://chat.example.evil"):
         with pytest.raises(Refused, match="--cors-origin"):
             GUARD.check_origin({"host": "localhost:1", "origin": origin})
 

@@ -242,3 +242,24 @@ def test_a_burst_beyond_the_queue_is_told_to_come_back(server: Server) -> None:
     assert answer.json()["error"]["type"] == "rate_limit_error"
     assert server.idle()
     assert works(server)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+def test_an_offer_to_speak_http_2_is_passed_over(server: Server, piece: int) -> None:
+    """Java's client makes it with every request."""
+    body = b'{"prompt": "a",\r\n"max_tokens":\r\n1}'
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB")
+    data = head(len(body), *offer) + body
+    with connected(server) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):  # the connection stays good
+            for start in range(0, len(data), piece):
+                connection.sendall(data[start : start + piece])
+                time.sleep(0.001)
+            assert read_answer(connection)[0] == 200
+
+
+def test_a_compressed_body_is_refused_by_name(server: Server) -> None:
+    answer = server.post(PATH, {"prompt": "a"}, **{"content-encoding": "gzip"})
+    assert answer.status_code == 415 and "'gzip'" in answer.json()["error"]["message"]
+    assert works(server)
