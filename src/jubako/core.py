@@ -140,7 +140,7 @@ class ThinkingBudget:
 class Request:
     """One answer wanted of the engine.
 
-    keep          lengths of the prompt after which its state is worth keeping: the system prompt with its tools, each turn
+    keep          lengths of the prompt after which its state is worth keeping: system prompt with its tools, each turn
     top_logprobs  None: no log probabilities; n: of the chosen token and of the n likeliest
     drafts        most drafts a step; None: what the engine chooses
     """
