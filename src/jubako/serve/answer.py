@@ -133,9 +133,7 @@ class Service:
         finally:
             self.counts[ended] += 1
 
-    async def _engine_answer(
-        self, ask: Ask, number: int, choice: int, place: Place
-    ) -> AsyncGenerator[Update, None]:
+    async def _engine_answer(self, ask: Ask, number: int, choice: int, place: Place) -> AsyncGenerator[Update, None]:
         request = self._request(ask, number)
         reader = Reader(ask, choice)
         try:
