@@ -162,6 +162,7 @@ def rule_of(schema: dict[str, Any], strict: bool = False) -> GrammarRule:
         ({"enum": ["a/b", "c\nd", "x\\y", "(z)*"]}, ["a/b", "c\nd", "x\\y", "(z)*"], ["z", "a/"]),
         ({"maxLength": 0}, [""], ["x"]),
         ({"minLength": 2, "maxLength": 3}, ["🍱é", "a\nb"], ["é", "abcd"]),
+        ({"allOf": [{"pattern": "^a"}, {"maxLength": 2}]}, ["ab", "a"], ["abc", "b"]),
     ],
 )
 def test_bounds_of_strings_hold_for_their_text(
@@ -176,6 +177,23 @@ def test_bounds_that_cant_be_honoured_matter_for_strict_tools_only(bounds: dict[
     assert allowed(written({"path": "anything"}), rule_of({"type": "string", **bounds}))
     with pytest.raises(RequestError, match="tool write, parameter path: the bounds of its text"):
         rule_of({"type": "string", **bounds}, strict=True)
+
+
+def test_a_value_follows_all_of_its_schemas() -> None:
+    """A reference in an allOf of one is how pydantic describes a field of a type of its own."""
+    defs = {"Box": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}, "E": {"enum": ["x", "y"]}}
+    parts = {
+        "box": {"allOf": [{"$ref": "#/$defs/Box"}], "description": "a box"},
+        "e": {"allOf": [{"$ref": "#/$defs/E"}]},
+    }
+    tool = Tool("write", "", {"$defs": defs, "type": "object", "properties": parts, "required": ["box"]}, True)
+    assert [sorted(p.types) for p in tool.arguments] == [["object"], ["string"]]
+    form = constraint_of(None, (tool,), "required", parallel=False, marks=Marks.of(tokenizer()), thinking_open=False)
+    assert form.constraint
+    rule = grammar_rule(form.constraint, tokenizer(), tokenizer().vocab_size, tokenizer().eos_ids)
+    assert allowed(written({"box": '{"a": 1}', "e": "y"}), rule)
+    assert not allowed(written({"box": "a box"}), rule)
+    assert not allowed(written({"box": '{"a": 1}', "e": "z"}), rule)
 
 
 def test_what_is_required_but_not_described_is_asked_for() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from ..core import Constraint
 from ..errors import RequestError
 from .answer import Marks
-from .call_schema import Parameter, Tool, resolved, schema_types
+from .call_schema import Parameter, Tool, further_schemas, resolved, schema_types
 from .call_text import ANY, expression, literal, text_bounds
 from .grammar_check import check_constraint, relaxed_schema
 from .grammar_source import escaped_expression, with_options
@@ -129,7 +129,8 @@ def _ways(parameter: Parameter) -> Iterator[list[str] | Mapping[str, Any]]:
     for schema in _branches(parameter.schema, parameter.shared, 8):
         types = schema_types(schema, parameter.shared)
         if "string" in types:
-            yield text_bounds(schema)
+            parts = [schema, *(resolved(part, parameter.shared) for part in further_schemas(schema))]
+            yield [bound for part in parts for bound in text_bounds(part)]
         others = sorted(types - {"string"} - ({"integer"} if "number" in types else set()))
         if others:
             values = schema.get("enum")

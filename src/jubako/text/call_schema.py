@@ -107,6 +107,12 @@ def resolved(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[st
     return {}
 
 
+def further_schemas(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What else a value must follow: the schemas of allOf."""
+    branches = schema.get("allOf")
+    return [branch for branch in branches if isinstance(branch, Mapping)] if isinstance(branches, list) else []
+
+
 def schema_types(schema: Mapping[str, Any], shared: Mapping[str, Any], depth: int = 8) -> frozenset[str]:
     """The JSON types that values of a schema may have."""
     schema = resolved(schema, shared)
@@ -116,6 +122,8 @@ def schema_types(schema: Mapping[str, Any], shared: Mapping[str, Any], depth: in
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(values, list) and values:
         types &= {name for value in values for name in _types_of(value)}
+    for branch in further_schemas(schema) if depth else ():
+        types &= schema_types(branch, shared, depth - 1)
     for key in ("anyOf", "oneOf"):
         branches = schema.get(key)
         if isinstance(branches, list) and branches and depth:
