@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 collect_ignore_glob = [] if find_spec("triton") else ["test_*.py"]
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # helpers, the CPU tests' too
 
