@@ -22,6 +22,7 @@ LIMITS = BodyLimits(depth=10, values=1000)
         b"[" * 10 + b"]" * 10,
         b"[" + b"1," * 998 + b"1]",
         b"not json at all",
+        b'{"a": 1e308, "b": 1e-400, "c": "NaN Infinity 1e999"}',
         b'{"unterminated": "[[[[[[[[[[[[[[[[[[[[[',
     ],
 )
@@ -38,6 +39,10 @@ def test_what_may_pass(body: bytes) -> None:
         (b"[" + b"1," * 1000 + b"1]", "too_large"),
         (b"[" + b"[]," * 1000 + b"1]", "too_large"),
         (b'["a\\\\",' + b"[" * 11, "invalid"),
+        (b'{"a": NaN}', "invalid"),
+        (b'{"a": -Infinity}', "invalid"),
+        (b'{"a": 1e309}', "invalid"),
+        (b'{"a": 1E+0400}', "invalid"),
     ],
 )
 def test_what_is_refused(body: bytes, kind: str) -> None:
@@ -46,7 +51,7 @@ def test_what_is_refused(body: bytes, kind: str) -> None:
     assert error.value.kind == kind
 
 
-@pytest.mark.parametrize("piece", [b'"', b'\\"', b'"\\', b'"a', b"\\", b'"[', b'{"a":'])
+@pytest.mark.parametrize("piece", [b'"', b'\\"', b'"\\', b'"a', b"\\", b'"[', b'{"a":', b"e0", b"0"])
 def test_the_check_takes_linear_time(piece: bytes) -> None:
     body = piece * (32_000_000 // len(piece))
     began = time.perf_counter()

@@ -178,6 +178,14 @@ def test_half_a_surrogate_and_zero_bytes_are_text(server: Server) -> None:
         assert answer.status_code in (200, 400), answer.text
 
 
+def test_what_is_repeated_in_an_answer_may_be_no_text(server: Server) -> None:
+    for field in ('"metadata": {"a": "\\ud800"}', '"instructions": "\\ud800"', '"user": "\\udfff"'):
+        body = b'{"input": "Hi", "max_output_tokens": 1, %s}' % field.encode()
+        answer = httpx.post(server.url + "/v1/responses", content=body, timeout=30)
+        assert answer.status_code in (200, 400), (field, answer.text)
+        assert answer.json()
+
+
 def test_two_hundred_connections_at_once_are_all_answered(server: Server) -> None:
     body = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
 

@@ -132,4 +132,5 @@ _HANDLERS: dict[type[Exception], Any] = {
     RequestValidationError: _invalid,
     HTTPException: _http,
     ClientGone: _gone,
+    Exception: _explained,
 }

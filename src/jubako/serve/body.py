@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .problems import QueueFull, Refused
 
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NO_NUMBERS = re.compile(rb"NaN|Infinity|[eE]\+?0*(?:309|3[1-9]\d|[4-9]\d\d|[1-9]\d{3})")  # read as NaN or infinite
 _BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
@@ -106,7 +107,7 @@ class Gone(Exception):
 
 
 def check_json(body: bytes, limits: BodyLimits) -> None:
-    """Raise Refused where JSON is nested too deeply or holds too many values; not whether it is JSON at all.
+    """Raise Refused where JSON is nested too deeply, holds too many values or what Python alone takes for a number.
 
     Linear in the length, and before anything is built from it: a few bytes of JSON make an object of a hundred.
     """
@@ -115,6 +116,8 @@ def check_json(body: bytes, limits: BodyLimits) -> None:
     outside = _STRINGS.sub(b"", body)
     if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > limits.values:
         raise Refused("too_large", f"the body of the request holds more than {limits.values} values")
+    if wrong := _NO_NUMBERS.search(outside):
+        raise Refused("invalid", f"the body is not JSON: {wrong[0].decode()} is or makes no number")
     brackets = outside.translate(None, _BRACKETS)
     if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limits.depth:
         raise Refused("invalid", f"the body of the request is nested deeper than {limits.depth} levels")

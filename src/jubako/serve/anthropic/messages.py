@@ -9,12 +9,11 @@ from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse
 
 from ..answer import Service
 from ..ask import Ask, Asker, asker_of
 from ..problems import Problem, anthropic_shape
-from ..stream import EventStream, sse, unless_gone
+from ..stream import EventStream, Json, sse, unless_gone
 from .answer import PING, MessageAnswer
 from .blocks import new_call_id
 from .convert import conversation_of
@@ -33,7 +32,7 @@ async def messages(body: MessagesRequest, http: HttpRequest) -> Any:
     answer = MessageAnswer(service, ask, not (body.thinking and body.thinking.display == "omitted"))
     if body.stream:
         return EventStream(answer.events(), _failed, heartbeat=PING)
-    return JSONResponse(await unless_gone(http, answer.whole()))
+    return Json(await unless_gone(http, answer.whole()))
 
 
 @router.post("/v1/messages/count_tokens", responses=_COUNT_ERRORS)

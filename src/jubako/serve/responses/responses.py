@@ -8,13 +8,12 @@ from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse
 
 from ..answer import Service
 from ..ask import Ask, Asker, asker_of
 from ..openai.responses import ERRORS
 from ..openai.sampling import logit_bias, sampling_params
-from ..stream import EventStream, unless_gone
+from ..stream import EventStream, Json, unless_gone
 from .answer import ResponseAnswer
 from .convert import conversation_of
 from .request import ResponsesRequest
@@ -31,7 +30,7 @@ async def responses(body: ResponsesRequest, http: HttpRequest) -> Any:
     answer = ResponseAnswer(service, body, ask)
     if body.stream:
         return EventStream(answer.events(), answer.failed)
-    return JSONResponse(await unless_gone(http, answer.whole()))
+    return Json(await unless_gone(http, answer.whole()))
 
 
 def _ask(service: Service, body: ResponsesRequest, asker: Asker) -> Ask:
