@@ -139,6 +139,8 @@ def test_stopping_finishes_what_is_being_answered(tmp_path: Path) -> None:
     server = start_server(tmp_path)
     with Stream(server, max_tokens=150) as stream:
         stream.data(1)
+        for process in server.children():  # systemd's stop reaches these, too
+            os.kill(process, signal.SIGTERM)
         server.process.terminate()
         time.sleep(0.3)
         with pytest.raises(httpx.TransportError):

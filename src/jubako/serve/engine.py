@@ -90,8 +90,12 @@ def _schedule(model: Model, start: Start) -> Scheduler:
 
 
 def main() -> None:
-    """Take the socket from the command line. Ctrl-C in a terminal reaches every process; here the server decides."""
+    """Take the socket from the command line.
+
+    Ctrl-C in a terminal reaches every process, and so does systemd's stop; here the server decides.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(run(socket.socket(fileno=int(sys.argv[1]))))
 
 

@@ -84,6 +84,7 @@ class _Exchange:
             if not self.status:
                 await self.refuse(problem)
         finally:
+            self.status = self.status or 499  # a stream whose client left before it began
             self.record()
 
     async def answer(self) -> None:
