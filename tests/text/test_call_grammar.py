@@ -196,6 +196,25 @@ def test_a_value_follows_all_of_its_schemas() -> None:
     assert not allowed(written({"box": '{"a": 1}', "e": "z"}), rule)
 
 
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"$ref": "#/$defs/none"}, "parameter path: .* '#/\\$defs/none' leads nowhere"),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#/definitions/x"}]}, "leads nowhere"),
+    ],
+)
+def test_references_that_lead_nowhere_matter_for_strict_tools_only(schema: dict[str, Any], says: str) -> None:
+    assert allowed(written({"path": "anything"}), rule_of(schema))
+    with pytest.raises(RequestError, match=says):
+        rule_of(schema, strict=True)
+
+
+def test_a_strict_tool_says_what_it_cant_hold_a_call_to() -> None:
+    tool = Tool("f", "", {"type": "object", "properties": {}, "anyOf": [{"required": ["a"]}]}, True)
+    with pytest.raises(RequestError, match="tool f: anyOf"):
+        constraint_of(None, (tool,), "required", parallel=False, marks=Marks.of(tokenizer()), thinking_open=False)
+
+
 def test_what_is_required_but_not_described_is_asked_for() -> None:
     tool = Tool("write", "", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]})
     assert [(p.name, p.required) for p in tool.arguments] == [("a", False), ("b", True)]

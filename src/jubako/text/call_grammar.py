@@ -55,6 +55,8 @@ class CallGrammar:
     def _function(self, tool: Tool, rule: str) -> str:
         if not _NAME.fullmatch(tool.name) or not all(_NAME.fullmatch(p.name) for p in tool.arguments):
             raise RequestError(f"tool {tool.name!r:.80}: names of tools and parameters can't hold '>' or a line break")
+        if tool.strict:
+            _check_strict(tool)
         numbers = {parameter.name: i for i, parameter in enumerate(tool.arguments)}
 
         def after(given: list[str]) -> tuple[list[str], bool]:
@@ -95,6 +97,31 @@ class CallGrammar:
 
 def _opening(name: str) -> str:
     return f"<parameter={name}>\n"
+
+
+_WHOLE = ("anyOf", "oneOf", "allOf", "not", "if", "minProperties", "patternProperties", "dependentRequired")
+
+
+def _check_strict(tool: Tool) -> None:
+    """Raise RequestError for what no rule can hold arguments to: the call as a whole, schemas that are missing."""
+    if key := next((key for key in _WHOLE if key in tool.parameters), None):
+        raise RequestError(f"tool {tool.name}: {key} beside its properties can't be honoured for a strict tool")
+    for parameter in tool.arguments:
+        if reference := _lost(parameter.schema, parameter.shared, 8):
+            raise RequestError(f"tool {tool.name}, parameter {parameter.name}: $ref {reference!r:.80} leads nowhere")
+
+
+def _lost(schema: Mapping[str, Any], shared: Mapping[str, Any], depth: int) -> str:
+    """A reference that leads nowhere, among those that say what a value may be."""
+    found = resolved(schema, shared)
+    if "$ref" in schema and not found:
+        return str(schema["$ref"])
+    for key in ("anyOf", "oneOf", "allOf"):
+        branches = found.get(key)
+        for branch in branches if isinstance(branches, list) and depth else ():
+            if isinstance(branch, Mapping) and (lost := _lost(branch, shared, depth - 1)):
+                return lost
+    return ""
 
 
 def _honoured(schema: Mapping[str, Any], tool: Tool, parameter: Parameter) -> dict[str, Any]:
