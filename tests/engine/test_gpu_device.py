@@ -9,7 +9,7 @@ import torch
 
 import jubako
 from jubako.arch.weights import Network, load_network
-from jubako.engine import gpu_device
+from jubako.engine import gpu_device, model
 from jubako.errors import MachineError
 from jubako.files import open_model
 
@@ -72,8 +72,16 @@ def test_too_little_memory_says_what_fits(with_cuda: pytest.MonkeyPatch, network
 def test_auto_goes_on_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
     monkeypatch.setattr(gpu_device, "_NODES", ("/dev/null",))
     monkeypatch.setattr(torch.version, "cuda", None)
-    model = jubako.load(tiny / "tiny-bf16.gguf", context=64)
-    assert type(model.executor).__name__ == "CpuExecutor"
+    monkeypatch.setattr(model, "SMALL", 0)
+    opened = jubako.load(tiny / "tiny-bf16.gguf", context=64)
+    assert type(opened.executor).__name__ == "CpuExecutor"
+
+
+def test_auto_leaves_tiny_models_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    monkeypatch.setattr(model, "may_have_gpu", lambda: True)
+    monkeypatch.setattr(model, "gpu_executor", lambda *arguments: pytest.fail("a GPU was looked for"))
+    opened = jubako.load(tiny / "tiny-bf16.gguf", context=64)
+    assert type(opened.executor).__name__ == "CpuExecutor"
 
 
 def test_running_out_of_memory_names_the_card(with_cuda: pytest.MonkeyPatch) -> None:

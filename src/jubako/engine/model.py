@@ -22,7 +22,7 @@ from .draft import DraftOptions
 from .draft_head import with_draft_head
 from .executor import Executor
 from .generate import Generation
-from .gpu_device import gpu_executor, may_have_gpu
+from .gpu_device import gpu_executor, may_have_gpu, weight_bytes
 from .session import Session
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DEVICES = ("auto", "cuda", "cpu", "reference")
+SMALL = 1 << 30  # bytes of weights below which "auto" stays on the CPU: it answers before a GPU's kernels are compiled
 CHUNK = 512  # prompt tokens read per pass: enough for each expert to see a matrix, small enough for the caches
 
 
@@ -49,7 +50,7 @@ def load(
     path     a GGUF file, any part of a split set, a directory with a safetensors checkpoint, or a list: the trunk
              first, then override files, a draft-layer file, an n-gram side file
     device   "cuda" (a GPU, AMD's too), "cpu", "reference" (plain float32 torch, slow, the specification), or "auto":
-             the GPU if there is one and the model fits, else the CPU
+             the GPU if there is one, the model fits and is not tiny, else the CPU
     threads  CPU threads; None: one per physical core this process may use
     kv_bits  8 or 16: how keys and values are cached
     context  tokens a session may hold; None: what the file allows
@@ -82,7 +83,8 @@ def _executor(
         from .reference import ReferenceExecutor
 
         return ReferenceExecutor(network)
-    if device == "cuda" or (device == "auto" and may_have_gpu()):
+    wanted = device == "auto" and may_have_gpu() and weight_bytes(network) >= SMALL
+    if device == "cuda" or wanted:
         try:
             return gpu_executor(network, kv_bits, context, sequences)
         except MachineError as error:
