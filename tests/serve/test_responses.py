@@ -133,6 +133,27 @@ def test_items_in_their_forms(client: openai.OpenAI) -> None:
     assert create(client, [message, call, output, late], tools=[WEATHER], max_output_tokens=5).output
 
 
+def test_a_call_with_arguments_that_are_no_object_can_be_sent_back(server: Server, client: openai.OpenAI) -> None:
+    def tokens(arguments: str) -> int:
+        call = {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": arguments}
+        output = {"type": "function_call_output", "call_id": "c", "output": "wrong"}
+        items = [{"role": "user", "content": SUM}, call, output]
+        told = create(client, items, max_output_tokens=1).usage.input_tokens
+        function = {"name": "get_weather", "arguments": arguments}
+        messages = [
+            {"role": "user", "content": SUM},
+            {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "c", "content": "wrong"},
+        ]
+        body = {"messages": messages, "max_tokens": 1, "reasoning_effort": "none"}
+        chat = server.post("/v1/chat/completions", body).json()
+        assert chat["usage"]["prompt_tokens"] == told
+        return told
+
+    assert tokens("") == tokens("{}")
+    assert tokens("{bad") == tokens(json.dumps({"arguments": "{bad"})) > tokens("")
+
+
 def test_a_beginning_is_continued(client: openai.OpenAI) -> None:
     class Answer(BaseModel):
         total: int

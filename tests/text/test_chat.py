@@ -97,6 +97,18 @@ def test_spelled_special_tokens_stay_text_wherever_they_come_from(kind: str) -> 
 
 
 @every
+@pytest.mark.parametrize("spelled", ["{bad", "[1]", '"text"', "null", "[" * 100_000])
+def test_arguments_that_are_no_object_are_shown_as_they_were_written(kind: str, spelled: str) -> None:
+    def said(arguments: object) -> str:
+        call = {"function": {"name": "f", "arguments": arguments}}
+        return text(kind, prepare(kind, [USER, {"role": "assistant", "tool_calls": [call]}, USER]))
+
+    assert said(spelled) == said({"arguments": spelled})
+    assert f"<parameter=arguments>\n{spelled}\n</parameter>" in said(spelled)
+    assert said("") == said("{}") == said({}) != said(spelled)
+
+
+@every
 def test_turns_are_found_exactly(kind: str) -> None:
     chat = [{"role": "system", "content": "s"}, USER, {"role": "assistant", "content": "a"}, USER]
     prepared = prepare(kind, chat, thinking=Thinking(False))
@@ -202,7 +214,7 @@ def test_tools_that_may_not_be_called_are_shown_and_barred() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "hologram"),
         ({"messages": [{"role": "user", "content": 5}]}, "must be text or a list"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}, USER]}, "no function with a name"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}, USER]}, "not JSON"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": [1]}]}, USER]}, "be an object"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"tools": (WEATHER,), "tool_choice": "named:other"}, "none of the tools"),
         ({"tools": (WEATHER,), "tool_choice": "perhaps"}, "tool_choice is 'perhaps'"),

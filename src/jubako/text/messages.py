@@ -2,7 +2,7 @@
 
 Neutral form, what dialects give: {role, content, reasoning_content?, tool_calls?, tool_call_id?, name?}. role: system,
 developer, user, assistant, tool. content: a string, None, or parts {type: "text", text}; parts of other types are
-refused. tool_calls: [{id, function: {name, arguments: JSON text or an object}}].
+refused. tool_calls: [{id, function: {name, arguments: an object, or text that should be the JSON of one}}].
 """
 
 from __future__ import annotations
@@ -80,18 +80,22 @@ def _call(call: object, where: str) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise RequestError(f"{where} has no function with a name")
-    arguments = function.get("arguments")
+    arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"{where}.function.arguments is not JSON: {error}") from None
-    if arguments is None:
-        arguments = {}
+        arguments = _parsed(arguments)
     if not isinstance(arguments, Mapping):
         raise RequestError(f"{where}.function.arguments is {arguments!r:.50}; it must be an object")
     plain = {"type": "function", "function": {"name": function["name"], "arguments": dict(arguments)}}
     return {**plain, "id": call["id"]} if isinstance(call.get("id"), str) else plain
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    """The object that a model's text spells; text that spells none is kept whole, as one parameter."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = None
+    return parsed if isinstance(parsed, Mapping) else {"arguments": text}
 
 
 def with_one_system(messages: list[dict[str, Any]], late: bool) -> list[dict[str, Any]]:
