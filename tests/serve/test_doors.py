@@ -74,6 +74,16 @@ def test_the_page_is_held_to_its_own_files(locked: Server) -> None:
         assert asset.content == file.read_bytes() and "immutable" in asset.headers["cache-control"]
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/metrics", "/v1/nothing", "/v1/completions"])
+def test_head_is_answered_like_get_without_a_body(server: Server, locked: Server, path: str) -> None:
+    for running in (server, locked):
+        whole, head = (bare(running, method, path) for method in ("GET", "HEAD"))
+        assert (head.status_code, head.content) == (whole.status_code, b"") and whole.content
+        assert head.headers["content-type"] == whole.headers["content-type"]
+        if path != "/metrics":  # which changes with every request
+            assert head.headers["content-length"] == str(len(whole.content))
+
+
 def test_the_interfaces_can_be_read_about(server: Server) -> None:
     page = bare(server, "GET", "/docs")
     assert page.status_code == 200 and "script" not in page.text and "http" not in page.text.replace(" HTTP", "")

@@ -98,7 +98,9 @@ class _Exchange:
                 await self.send({"type": "http.response.body", "body": b""})
                 return
         self.scope["jubako.client"] = self.guard.check_key(path, self.headers) or self.address()
-        await self.app(self.scope, self.receive, self.send)
+        # The connection leaves the body of an answer to HEAD away.
+        method = {"HEAD": "GET"}.get(self.scope["method"], self.scope["method"])
+        await self.app({**self.scope, "method": method}, self.receive, self.send)
 
     async def receive(self) -> Message:
         message = await self.receive_inner()

@@ -39,9 +39,7 @@ def mount(app: FastAPI) -> None:
         name = file.relative_to(FOLDER).as_posix()
         path = "/" if name == "index.html" else f"/{name}"
         kept = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
-        app.add_route(
-            path, _file(file.read_bytes(), _TYPES[file.suffix], kept), ["GET", "HEAD"], include_in_schema=False
-        )
+        app.add_route(path, _file(file.read_bytes(), _TYPES[file.suffix], kept), ["GET"], include_in_schema=False)
 
 
 def _file(content: bytes, kind: str, kept: str) -> Callable[[HttpRequest], Awaitable[Response]]:
