@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anthropic
@@ -84,7 +85,16 @@ def _blocks(text: str) -> list[dict[str, str]]:
 
 
 def test_the_client_finds_the_models_and_the_id_of_a_request(client: anthropic.Anthropic) -> None:
-    assert [model.id for model in client.models.list()] == [create(client, max_tokens=1).model]
+    listed = list(client.models.list())
+    assert [model.id for model in listed] == [create(client, max_tokens=1).model] == ["jubako-small"]
+    assert client.models.retrieve("jubako-small") == listed[0]
+    card = listed[0].model_dump()
+    known = {"id": "jubako-small", "type": "model", "display_name": "jubako-small", "lifecycle": "active"}
+    assert {name: card[name] for name in known} == known and card["max_input_tokens"] == 32768
+    age = datetime.now(UTC) - listed[0].created_at
+    assert timedelta() <= age < timedelta(hours=1)
+    page = client.models.list()
+    assert (page.has_more, page.first_id, page.last_id) == (False, "jubako-small", "jubako-small")
     assert str(create(client, max_tokens=1)._request_id).startswith("req_")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,12 +19,15 @@ _GUARDED: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status i
 
 
 def _card(service: Service) -> ModelCard:
-    ready = service.engine.ready
+    context = service.engine.ready.context if service.engine.ready else None
     return ModelCard(
         id=service.name,
         created=_CREATED,
         owned_by="jubako",
-        context_length=ready.context if ready else None,
+        display_name=service.name,
+        created_at=datetime.fromtimestamp(_CREATED, UTC),
+        context_length=context,
+        max_input_tokens=context,
         description="Runs on this machine.",
     )
 
@@ -31,7 +35,8 @@ def _card(service: Service) -> ModelCard:
 @router.get("/v1/models", responses=_GUARDED)
 async def models(http: HttpRequest) -> ModelList:
     """The one model that is loaded."""
-    return ModelList(data=[_card(http.app.state.service)])
+    card = _card(http.app.state.service)
+    return ModelList(data=[card], first_id=card.id, last_id=card.id)
 
 
 @router.get(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -116,10 +117,17 @@ class Completion(BaseModel):
 
 
 class ModelCard(BaseModel):
+    """With the fields that OpenAI's clients read and those that Anthropic's do."""
+
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    type: Literal["model"] = "model"
+    display_name: str
+    created_at: datetime
+    lifecycle: Literal["active"] = "active"
+    max_input_tokens: int | None = Field(description="The same as context_length.")
     context_length: int | None = Field(description="Tokens; null while the model is being loaded.")
     description: str
 
@@ -127,6 +135,9 @@ class ModelCard(BaseModel):
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
     data: list[ModelCard]
+    has_more: Literal[False] = False
+    first_id: str
+    last_id: str
 
 
 class Piece(BaseModel):
