@@ -281,6 +281,7 @@ def test_special_tokens_in_any_text_are_text(client: anthropic.Anthropic) -> Non
     [
         ({"content": "hello " * 40_000}, r"prompt is too long: \d+ tokens > 32768 maximum"),
         ({"content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}, "no vision part"),
+        ({"content": [{"type": "text", "text": None}]}, "messages.0.content.0.text must be a string"),
         ({"content": [{"type": "hologram"}]}, "messages.0.content.0 is of type 'hologram'"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0 is of type"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "none"}}, "none of the tools"),

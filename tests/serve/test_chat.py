@@ -273,6 +273,7 @@ def test_forms_hold(client: openai.OpenAI, stream: bool) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}, "text must be a string"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "vision"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"tool_choice": "required"}, "tool_choice"),

@@ -65,7 +65,9 @@ def _part(part: object, where: str) -> str:
         raise RequestError(f"{where} is {part!r:.50}; it must be a part with a type")
     kind = part.get("type", "text" if "text" in part else None)
     text = part.get("text", part.get("refusal"))
-    if kind in _TEXTS and isinstance(text, str):
+    if kind in _TEXTS:
+        if not isinstance(text, str):
+            raise RequestError(f"{where}.{'refusal' if kind == 'refusal' else 'text'} must be a string")
         return text
     name = str(kind).removeprefix("input_").removesuffix("_url")
     if name in ("image", "audio", "video", "file", "document"):

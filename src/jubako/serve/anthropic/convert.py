@@ -72,6 +72,8 @@ def _texts(block: Block | Inner | TextBlock, where: str) -> Iterator[str]:
         yield block.text
     elif isinstance(block, TextBlock):
         return
+    elif block.type == "text":
+        raise Refused("invalid", f"{where}.text must be a string")
     elif block.type == "document" and isinstance(source, Source) and source.type in ("text", "content"):
         inner = _content(source.content, f"{where}.source.content") if source.type == "content" else [source.data]
         yield "\n".join(text for text in (block.title, *inner) if text)
