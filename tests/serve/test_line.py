@@ -22,7 +22,7 @@ async def enter_all(line: Line, clients: str) -> tuple[list[str], list[asyncio.T
     order: list[str] = []
 
     async def come(client: str) -> None:
-        await line.enter(client)
+        await line.let_in()[0].enter(client)
         order.append(client)
 
     tasks = [asyncio.create_task(come(client)) for client in clients]
@@ -58,13 +58,46 @@ async def test_more_than_may_wait_are_refused() -> None:
     line = Line(1, 2)
     _, tasks = await enter_all(line, "abc")
     with pytest.raises(QueueFull, match="2 requests are waiting"):
-        await line.enter("d")
+        line.let_in()
     with pytest.raises(QueueFull):
         line.check()
     line.leave()
     line.check()
     for task in tasks:
         task.cancel()
+
+
+@in_loop
+async def test_what_was_let_in_is_counted_before_it_comes_and_not_refused_then() -> None:
+    line = Line(1, 2)
+    places = line.let_in(2)
+    await places[0].enter("a")
+    assert (line.taken, line.waiting) == (1, 1)
+    _, tasks = await enter_all(line, "b")
+    with pytest.raises(QueueFull, match="2 requests are waiting"):
+        line.let_in()
+    late = asyncio.create_task(places[1].enter("a"))
+    await asyncio.sleep(0)
+    assert (line.taken, line.waiting) == (1, 2)
+    places[0].leave()
+    places[0].leave()
+    await asyncio.gather(*tasks)
+    assert (line.taken, line.waiting, late.done()) == (1, 1, False)
+    line.leave()
+    await late
+    places[1].leave()
+    assert (line.taken, line.waiting) == (0, 0)
+
+
+@in_loop
+async def test_all_of_a_request_come_or_none_and_who_stays_away_leaves_room() -> None:
+    line = Line(1, 1)
+    with pytest.raises(QueueFull):
+        line.let_in(3)
+    assert line.waiting == 0
+    for place in line.let_in(2):
+        place.leave()
+    assert (line.taken, line.waiting) == (0, 0) and len(line.let_in(2)) == 2
 
 
 @in_loop

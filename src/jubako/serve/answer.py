@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
@@ -62,34 +62,39 @@ class Service:
             raise EngineDown(self.engine.explain())
 
     def check(self, *asks: Ask) -> None:
-        """Raise at once what `answer` would raise: ContextExceeded, QueueFull, EngineDown, RequestError."""
+        """Raise ContextExceeded, EngineDown or RequestError where the engine could not answer."""
         for ask in asks:
             if not ask.prompt:
                 raise RequestError("the prompt is empty; give at least one token")
             if len(ask.prompt) >= self.context:
                 raise ContextExceeded(len(ask.prompt), self.context)
-        self.line.check(sum(ask.count for ask in asks))
 
     async def answer(self, *asks: Ask) -> AsyncGenerator[Update, None]:
         """The answers as they come, interleaved; choices are numbered through all asks. Closing it cancels them.
 
+        Raises what `check` does, and QueueFull unless all of them are let in.
+
         Of several answers to one prompt the first reads it; the others start when it is in and find it known.
         """
         self.check(*asks)
-        alone = len(asks) == asks[0].count == 1
-        updates = self._choice(asks[0], 0, 0) if alone else self._choices(asks)
-        async with aclosing(updates):
-            async for update in updates:
-                yield update
+        places = self.line.let_in(sum(ask.count for ask in asks))
+        updates = self._choice(asks[0], 0, 0, places[0]) if len(places) == 1 else self._choices(asks, places)
+        try:
+            async with aclosing(updates):
+                async for update in updates:
+                    yield update
+        finally:
+            for place in places:
+                place.leave()
 
-    async def _choices(self, asks: tuple[Ask, ...]) -> AsyncGenerator[Update, None]:
+    async def _choices(self, asks: tuple[Ask, ...], places: Sequence[Place]) -> AsyncGenerator[Update, None]:
         merged: asyncio.Queue[Update | Exception] = asyncio.Queue(64)
 
         async def follow(ask: Ask, number: int, choice: int, is_read: asyncio.Event) -> None:
             try:
                 if number:
                     await is_read.wait()
-                async with aclosing(self._choice(ask, number, choice)) as updates:
+                async with aclosing(self._choice(ask, number, choice, places[choice])) as updates:
                     async for update in updates:
                         if not isinstance(update, Progress):
                             is_read.set()
@@ -115,11 +120,10 @@ class Service:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _choice(self, ask: Ask, number: int, choice: int) -> AsyncGenerator[Update, None]:
+    async def _choice(self, ask: Ask, number: int, choice: int, place: Place) -> AsyncGenerator[Update, None]:
         ended = "cancelled"
         try:
-            await self.line.enter(ask.asker.client)
-            place = Place(self.line)
+            await place.enter(ask.asker.client)
             try:
                 async with aclosing(self._engine_answer(ask, number, choice, place)) as updates:
                     async for update in updates:
