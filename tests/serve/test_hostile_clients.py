@@ -229,7 +229,8 @@ def test_other_methods_and_paths_are_told_apart(server: Server) -> None:
         ("GET", "/assets/../../app.py", 404),
         ("GET", "/assets/%2e%2e%2fapp.py", 404),
         ("PATCH", "/health", 405),
-        ("HEAD", "/health", 405),
+        ("HEAD", "/health", 200),
+        ("HEAD", PATH, 405),
     ):
         with connected(server) as connection:
             connection.sendall(head(0, "connection: close", method=method, path=path))
