@@ -200,6 +200,16 @@ def test_a_forced_call_has_arguments_of_the_right_types(client: openai.OpenAI) -
         assert isinstance(arguments["city"], str) and isinstance(arguments["days"], int)
 
 
+def test_only_allowed_tools_are_called(client: openai.OpenAI) -> None:
+    other: Any = {"type": "function", "function": {**FORECAST["function"], "name": "get_history"}}
+    for mode in ("auto", "required"):
+        tools = {"mode": mode, "tools": [{"type": "function", "function": {"name": "get_history"}}]}
+        choice = {"type": "allowed_tools", "allowed_tools": tools}
+        answer = ask(client, CITY, tools=[FORECAST, other], tool_choice=choice, max_tokens=300)
+        names = [call.function.name for call in answer.choices[0].message.tool_calls or []]
+        assert set(names) <= {"get_history"} and (names or mode == "auto")
+
+
 def test_a_streamed_call_comes_in_pieces(client: openai.OpenAI) -> None:
     wanted: dict[str, Any] = {"tools": [FORECAST], "tool_choice": "required", "max_tokens": 300}
     whole = ask(client, CITY, **wanted).choices[0].message.tool_calls[0]
@@ -277,6 +287,13 @@ def test_forms_hold(client: openai.OpenAI, stream: bool) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "vision"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"tool_choice": "required"}, "tool_choice"),
+        (
+            {
+                "tools": [FORECAST],
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+            },
+            "tool_choice.allowed_tools.tools",
+        ),
         ({"tools": [FORECAST], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "'x'"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "string", "format": 5}}}},

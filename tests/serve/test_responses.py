@@ -86,6 +86,15 @@ def test_tools(client: openai.OpenAI, choice: Any, stream: bool) -> None:
     assert call.call_id.startswith("call_")
 
 
+def test_only_allowed_tools_are_called(client: openai.OpenAI) -> None:
+    tools = [WEATHER, {**WEATHER, "name": "get_news"}]
+    for name in ("get_weather", "get_news"):
+        choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": name}]}
+        response = create(client, "What's the weather in Paris?", tools=tools, tool_choice=choice)
+        assert {item.name for item in response.output} == {name}
+        assert response.tool_choice.model_dump() == choice
+
+
 def test_tools_that_may_not_be_called(client: openai.OpenAI) -> None:
     response = create(client, "What's the weather?", tools=[WEATHER], tool_choice="none", max_output_tokens=20)
     assert {item.type for item in response.output} == {"message"}
@@ -228,6 +237,13 @@ def test_the_asynchronous_client(server: Server) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "no vision part"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, '"not" at #'),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "none"}}, "none of the tools"),
+        (
+            {
+                "tools": [WEATHER],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "x"}]},
+            },
+            "allows 'x', which is none of the tools",
+        ),
         ({"input": "hello " * 40_000}, "maximum context length is 32768 tokens"),
         ({"reasoning": {"effort": "heroic"}}, "reasoning.effort"),
     ],

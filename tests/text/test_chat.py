@@ -204,6 +204,24 @@ def test_tools_that_may_not_be_called_are_shown_and_barred() -> None:
     assert (prepared.tools, prepared.logit_bias) == ((), ((call, -1000.0),))
 
 
+def test_of_tools_that_are_all_shown_only_the_allowed_may_be_called() -> None:
+    news = Tool("get_news", "News", WEATHER.parameters)
+    tools, call = (WEATHER, news), preparer("shipped").marks.call
+    for mode in ("auto", "required"):
+        prepared = prepare("shipped", [USER], tools=tools, tool_choice=mode, allowed=["get_news"])
+        assert prepared.prompt == prepare("shipped", [USER], tools=tools).prompt
+        assert prepared.tools == (news,) and prepared.constraint
+        assert "function=get_news>" in prepared.constraint.source
+        assert "get_weather" not in prepared.constraint.source
+        assert prepared.constraint.optional is (mode == "auto")
+        assert (
+            prepare("shipped", [USER], tools=tools, tool_choice=mode, allowed=["get_news", "get_weather"]).tools
+            == tools
+        )
+    nothing = prepare("shipped", [USER], tools=tools, allowed=[])
+    assert (nothing.tools, nothing.constraint, nothing.logit_bias) == ((), None, ((call, -1000.0),))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -220,6 +238,8 @@ def test_tools_that_may_not_be_called_are_shown_and_barred() -> None:
         ({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": [1]}]}, USER]}, "be an object"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"tools": (WEATHER,), "tool_choice": "named:other"}, "none of the tools"),
+        ({"tools": (WEATHER,), "allowed": ["get_weather", "other"]}, "allows 'other', which is none of the tools"),
+        ({"tools": (WEATHER,), "tool_choice": "required", "allowed": []}, "there are no tools"),
         ({"tools": (WEATHER,), "tool_choice": "perhaps"}, "tool_choice is 'perhaps'"),
         ({"tools": (WEATHER, WEATHER)}, "two of them are called 'get_weather'"),
         ({"tools": (Tool("a>b"),), "tool_choice": "required"}, "can't hold '>'"),

@@ -34,13 +34,14 @@ def constraint_of(
     choice: str,
     *,
     parallel: bool,
+    masked: bool = False,
     marks: Marks,
     thinking_open: bool,
     prefix: bytes = b"",
 ) -> Form:
     """The form of an answer. `tools`: those that may be called. Raises RequestError naming what can't be honoured.
 
-    Calls are masked where they are forced or a tool is strict; else a call is read as it comes.
+    Calls are masked where they are forced, a tool is strict, or `masked`; else a call is read as it comes.
     """
     after = (marks.end_think,) if thinking_open and marks.end_think is not None else ()
     lead = _LEAD if after else ""
@@ -48,7 +49,8 @@ def constraint_of(
     forced = choice == "required" or choice.startswith("named:")
     if wanted is not None:
         check_constraint(Constraint(wanted.kind, wanted.source, prefix=begun))
-    if not forced and not any(tool.strict for tool in tools) and not (wanted and tools and not begun):
+    masked = bool(tools) and (masked or any(tool.strict for tool in tools))
+    if not forced and not masked and not (wanted and tools and not begun):
         constraint = wanted and Constraint(wanted.kind, wanted.source, after, begun, lead)
         return Form(constraint, single=bool(tools) and not parallel, think_calls=not (after and wanted))
     if marks.call is None or marks.end_call is None:

@@ -43,6 +43,7 @@ class Conversation:
 
     messages       in the neutral form of `text.messages`
     tool_choice    "auto", "none", "required", or "named:NAME"
+    allowed        names of the tools that the answer may call, all of them shown; None: any
     parallel       whether one answer may hold several calls
     form           a Constraint of kind and source only: what the content must look like
     continue_last  the last message is the assistant's and is continued, its tokens as given
@@ -52,6 +53,7 @@ class Conversation:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Tool] = ()
     tool_choice: str = "auto"
+    allowed: Sequence[str] | None = None
     parallel: bool = True
     thinking: Thinking = field(default_factory=Thinking)
     form: Constraint | None = None
@@ -113,11 +115,12 @@ class ChatPreparer:
             tools if may_call else (),
             conversation.tool_choice,
             parallel=conversation.parallel,
+            masked=conversation.allowed is not None,
             marks=self.marks,
             thinking_open=thinking_open,
             prefix=prefix.encode("utf-8", "replace"),
         )
-        barred = self.marks.call if tools and not may_call else None
+        barred = self.marks.call if conversation.tools and not may_call else None
         return Prepared(
             prompt=tuple(prompt),
             keep=self._turns(prompt),
@@ -131,7 +134,7 @@ class ChatPreparer:
         )
 
     def _tools(self, conversation: Conversation) -> tuple[Sequence[Tool], bool]:
-        """The tools, and whether the answer may call one."""
+        """The tools that the choice is among, and whether the answer may call one."""
         names = [tool.name for tool in conversation.tools]
         twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
         if twice is not None:
@@ -139,11 +142,15 @@ class ChatPreparer:
         choice, _, wanted = conversation.tool_choice.partition(":")
         if choice not in ("auto", "none", "required", "named"):
             raise RequestError(f"tool_choice is {choice!r:.50}; it can be auto, none, required or a tool's name")
-        if choice in ("required", "named") and not names:
+        allowed = names if conversation.allowed is None else conversation.allowed
+        if choice in ("required", "named") and not allowed:
             raise RequestError(f"tool_choice is {choice!r}, but there are no tools")
         if choice == "named" and wanted not in names:
             raise RequestError(f"tool_choice names {wanted!r:.80}, which is none of the tools")
-        return conversation.tools, choice != "none" and bool(names)
+        unknown = next((name for name in allowed if name not in names), None)
+        if unknown is not None:
+            raise RequestError(f"tool_choice allows {unknown!r:.80}, which is none of the tools")
+        return [tool for tool in conversation.tools if tool.name in allowed], choice != "none" and bool(allowed)
 
     def _rendered(
         self, messages: list[dict[str, Any]], conversation: Conversation, begun: Mapping[str, Any] | None

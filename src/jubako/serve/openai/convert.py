@@ -6,7 +6,7 @@ from typing import Any
 
 from ...text.call_schema import Tool
 from ...text.chat import Conversation, Thinking
-from .chat_request import ChatRequest, Message, NamedTool, ToolDefinition
+from .chat_request import AllowedChoice, ChatRequest, Message, NamedTool, ToolDefinition
 from .formats import constraint_of
 
 
@@ -16,6 +16,7 @@ def conversation_of(body: ChatRequest) -> Conversation:
         messages=plain_messages(body.messages),
         tools=tuple(_tool(tool) for tool in body.tools or ()),
         tool_choice=_tool_choice(body),
+        allowed=_allowed(body),
         parallel=body.parallel_tool_calls is not False,
         thinking=_thinking(body),
         form=constraint_of(body.response_format),
@@ -38,7 +39,14 @@ def _tool_choice(body: ChatRequest) -> str:
     choice = body.tool_choice
     if isinstance(choice, NamedTool):
         return f"named:{choice.function.name}"
+    if isinstance(choice, AllowedChoice):
+        return choice.allowed_tools.mode
     return choice or ("auto" if body.tools else "none")
+
+
+def _allowed(body: ChatRequest) -> list[str] | None:
+    choice = body.tool_choice
+    return [tool.function.name for tool in choice.allowed_tools.tools] if isinstance(choice, AllowedChoice) else None
 
 
 def _thinking(body: ChatRequest) -> Thinking:

@@ -10,7 +10,7 @@ from ...core import Constraint
 from ...text.call_schema import Tool
 from ...text.chat import Conversation, Thinking
 from ..problems import Refused
-from .request import Item, NamedTool, Part, ResponsesRequest, ToolDefinition
+from .request import AllowedChoice, Item, NamedTool, Part, ResponsesRequest, ToolDefinition
 
 _SEALED = "jubako:"  # how the thinking begins that goes to the client and back as encrypted_content
 
@@ -35,6 +35,7 @@ def conversation_of(body: ResponsesRequest) -> Conversation:
         messages=messages,
         tools=tools,
         tool_choice=_choice(body, bool(tools)),
+        allowed=_allowed(body),
         parallel=body.parallel_tool_calls is not False,
         thinking=Thinking(effort=body.reasoning.effort if body.reasoning else None),
         form=_form(body),
@@ -109,7 +110,16 @@ def _tool(tool: ToolDefinition, where: str) -> Tool:
 def _choice(body: ResponsesRequest, has_tools: bool) -> str:
     if isinstance(body.tool_choice, NamedTool):
         return f"named:{body.tool_choice.name}"
+    if isinstance(body.tool_choice, AllowedChoice):
+        return body.tool_choice.mode
     return body.tool_choice or ("auto" if has_tools else "none")
+
+
+def _allowed(body: ResponsesRequest) -> list[str] | None:
+    choice = body.tool_choice
+    if not isinstance(choice, AllowedChoice):
+        return None
+    return [tool.name or "" for tool in choice.tools if tool.type == "function"]
 
 
 def _form(body: ResponsesRequest) -> Constraint | None:

@@ -46,6 +46,21 @@ class NamedTool(Body):
     name: str
 
 
+class AllowedTool(Body):
+    """Tools of other types than function can't be called, allowed or not."""
+
+    type: str
+    name: str | None = None
+
+
+class AllowedChoice(Body):
+    """The tools that this answer may call; the model is shown the others as well."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Field(min_length=1, max_length=1024)]
+
+
 class Reasoning(Body):
     """summary: the thinking is given as the summary of its item, else as its content."""
 
@@ -73,7 +88,7 @@ class ResponsesRequest(Sampling):
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1), Whole] | None = None
     tools: Annotated[list[ToolDefinition], Field(max_length=1024)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
