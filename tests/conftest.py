@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, as transformers does
@@ -18,6 +19,9 @@ from jubako.files import open_model
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
 from checkpoint import write_checkpoint
+
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")  # the same examples in every run
 
 DATA = Path(__file__).parent / "data"
 TINY = DATA / "tiny"

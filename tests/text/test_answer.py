@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from vocabularies import small_metadata
 
@@ -309,6 +310,8 @@ def template() -> ChatTemplate:
     )
 )
 def test_arguments_survive_the_templates_own_spelling(arguments: dict[str, Any]) -> None:
+    # A text that quotes the opening tag of a parameter after a closing one can't be told from it (docs/interfaces.md).
+    assume(not re.search(r"</parameter>(\s|\\n)*<parameter=path>", json.dumps(arguments)))
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "write", "arguments": arguments}}]}
     tokens = template().encode([{"role": "user", "content": "x"}, message], add_generation_prompt=False)
     start = len(tokens) - tokens[::-1].index(ids("<tool_call>")[0]) - 1
