@@ -61,7 +61,7 @@ def test_an_edited_question_is_answered_anew_and_the_old_one_stays(visit: Visit)
     page.keyboard.press("Enter")
     expect(page.locator(".question .versions")).to_have_text("2 / 2")
     expect(page.locator(".question")).to_contain_text("50 + 31")
-    assert finished(page.locator(".answer")).strip() not in ("", "42")
+    assert "81" in finished(page.locator(".answer"))
     page.get_by_role("button", name="Previous version").click()
     assert "42" in finished(page.locator(".answer"))
 
