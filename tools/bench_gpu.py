@@ -21,8 +21,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from jubako.engine.gpu import GpuExecutor
-from jubako.engine.gpu_device import open_gpu
+from jubako.engine.gpu.device import open_gpu
+from jubako.engine.gpu.executor import GpuExecutor
 from jubako.measure.bench_gpu import GpuBench, GpuReport
 from jubako.measure.geometry import network_config
 from jubako.measure.gpu_report import markdown

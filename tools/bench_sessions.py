@@ -16,9 +16,9 @@ import numpy as np
 
 import jubako
 from jubako.core import Finished, Request, Tokens
+from jubako.engine.saved.store import SessionStore
 from jubako.engine.scheduler import Scheduler
 from jubako.engine.session import Session
-from jubako.engine.store import SessionStore
 from jubako.measure.fill import fill_caches
 
 SEQUENCES = (1, 2, 4, 8)

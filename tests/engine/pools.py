@@ -7,8 +7,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from jubako.engine.checkpoint import Checkpoint, prefix_digests
-from jubako.engine.session_file import Layout
+from jubako.engine.saved.checkpoint import Checkpoint, prefix_digests
+from jubako.engine.saved.file import Layout
 from jubako.ops.pages import Pages, Saved
 
 PAGE_TOKENS, PAGE_BYTES, FIXED_BYTES = 4, 24, 40

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from pools import LAYOUT, Pool, checkpoint
 
-from jubako.engine.store import SessionStore
+from jubako.engine.saved.store import SessionStore
 
 
 def main() -> None:

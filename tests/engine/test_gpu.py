@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from jubako.arch.reference import Reference
 from jubako.arch.weights import load_network
 from jubako.engine.executor import DraftWish
-from jubako.engine.gpu import GpuExecutor
+from jubako.engine.gpu.executor import GpuExecutor
 from jubako.errors import MachineError
 from jubako.files import open_model
 from jubako.ops.gpu.state import GpuState

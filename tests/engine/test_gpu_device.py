@@ -9,7 +9,8 @@ import torch
 
 import jubako
 from jubako.arch.weights import Network, load_network
-from jubako.engine import gpu_device, model
+from jubako.engine import model
+from jubako.engine.gpu import device as gpu_device
 from jubako.errors import MachineError
 from jubako.files import open_model
 
@@ -85,7 +86,7 @@ def test_auto_leaves_tiny_models_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tin
 
 
 def test_running_out_of_memory_names_the_card(with_cuda: pytest.MonkeyPatch) -> None:
-    from jubako.engine.gpu import _too_little
+    from jubako.engine.gpu.executor import _too_little
 
     with_cuda.setattr(torch.cuda, "empty_cache", lambda: None)
     with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (5 * 10**8, 24 * 10**9))

@@ -12,10 +12,10 @@ from pools import FIXED_BYTES, PAGE_BYTES, PAGE_TOKENS, Pool, is_right, saved
 from together import SMALL
 
 import jubako
-from jubako.engine import prefix as module
-from jubako.engine.checkpoint import checkpoint_positions
 from jubako.engine.executor import DraftWish
-from jubako.engine.prefix import PrefixStore
+from jubako.engine.saved import prefix as module
+from jubako.engine.saved.checkpoint import checkpoint_positions
+from jubako.engine.saved.prefix import PrefixStore
 from jubako.ops.pages import Pages
 
 

@@ -21,10 +21,10 @@ from store_writer import conversation
 from together import SMALL, request, run, words
 
 import jubako
-from jubako.engine.checkpoint import Checkpoint
+from jubako.engine.saved.checkpoint import Checkpoint
+from jubako.engine.saved.file import HEADER_BYTES, DamagedFile, Layout, read_header
+from jubako.engine.saved.store import SessionStore, default_directory
 from jubako.engine.scheduler import Scheduler
-from jubako.engine.session_file import HEADER_BYTES, DamagedFile, Layout, read_header
-from jubako.engine.store import SessionStore, default_directory
 
 IDS = np.arange(100, dtype=np.int32)
 
@@ -151,7 +151,7 @@ def test_a_lying_header_with_a_right_checksum_is_refused_or_right(
     tmp_path: Path, quiet: None, field: int, value: int, small: int
 ) -> None:
     """Counts and lengths of any size: nothing is allocated by them, and what loads is what was saved."""
-    from jubako.engine import session_file
+    from jubako.engine.saved import file as session_file
 
     directory = tmp_path / str(time.monotonic_ns())
     written(directory, 41, 70)

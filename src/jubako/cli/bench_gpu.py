@@ -27,8 +27,8 @@ def bench_gpu(
     out: Path | None,
 ) -> None:
     """Measure, print tables, write JSON to `out` if given ("-" is standard output, without the tables)."""
-    from ..engine.gpu import GpuExecutor
-    from ..engine.gpu_device import gpu_executor, open_gpu
+    from ..engine.gpu.device import gpu_executor, open_gpu
+    from ..engine.gpu.executor import GpuExecutor
     from ..measure.bench_gpu import GpuBench
     from ..measure.geometry import network_config
     from ..measure.gpu_report import markdown

@@ -22,7 +22,7 @@ from .draft import DraftOptions
 from .draft_head import with_draft_head
 from .executor import Executor
 from .generate import Generation
-from .gpu_device import gpu_executor, may_have_gpu, weight_bytes
+from .gpu.device import gpu_executor, may_have_gpu, weight_bytes
 from .session import Session
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from ..core import Request
 from .executor import STEP_COLUMNS
 from .plan import SPARE_PAGES, SharingExecutor, pages_for
 from .running import Running
-from .session_file import Layout
+from .saved.file import Layout
 
 
 class Room:

@@ -12,8 +12,8 @@ import numpy as np
 from ..core import GenerationStats, Reading, Request, TokenChoice
 from ..text.rules import TokenRule
 from .answer import Answer
-from .checkpoint import SPACING
 from .draft import DraftOptions, Speculation
+from .saved.checkpoint import SPACING
 
 
 class Running:

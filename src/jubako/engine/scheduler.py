@@ -13,18 +13,18 @@ from ..core import Event, Failed, Finished, GenerationStats, Request, TokenChoic
 from ..errors import JubakoError, MachineError, RequestError
 from ..text.rules import TokenRule
 from .boxes import Held, boxes, weight_bytes
-from .checkpoint import checkpoint_positions, common_length
 from .draft import DraftOptions, verify
 from .executor import STEP_COLUMNS
 from .gauges import Gauges
-from .identity import model_key
 from .model import CHUNK, Model
 from .pace import Pace
 from .plan import SharingExecutor
-from .recall import Recall
 from .room import Room
 from .running import Running
-from .store import SessionStore
+from .saved.checkpoint import checkpoint_positions, common_length
+from .saved.identity import model_key
+from .saved.recall import Recall
+from .saved.store import SessionStore
 
 log = logging.getLogger(__name__)
 

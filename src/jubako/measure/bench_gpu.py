@@ -14,7 +14,7 @@ import torch
 
 from ..arch.network import Network
 from ..engine.executor import DraftWish
-from ..engine.gpu import GpuExecutor
+from ..engine.gpu.executor import GpuExecutor
 from ..ops.gpu.columns import Part, step_table
 from ..ops.gpu.state import AttentionMemory, GpuState
 from .gpu_profile import KernelTime, kernel_times, stages

@@ -79,8 +79,8 @@ def _take_commands(channel: Channel[Command], scheduler: Scheduler) -> bool:
 
 
 def _schedule(model: Model, start: Start) -> Scheduler:
+    from ..engine.saved.store import SessionStore
     from ..engine.scheduler import Scheduler
-    from ..engine.store import SessionStore
 
     directory = None if start.sessions is None else Path(start.sessions)
     store = SessionStore(directory, start.sessions_bytes) if start.sessions_bytes else None

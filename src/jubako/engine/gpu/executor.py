@@ -9,20 +9,20 @@ import numpy as np
 import psutil
 import torch
 
-from ..arch.network import Network
-from ..errors import MachineError
-from ..ops.gpu.carry import CARRY, keep_streams
-from ..ops.gpu.columns import Columns, Part, step_table
-from ..ops.gpu.matrix import Source
-from ..ops.gpu.ops import GpuOps
-from ..ops.gpu.saved import resume, save, settle_state
-from ..ops.gpu.state import GpuState
-from ..ops.pages import Saved
-from .executor import STEP_COLUMNS, DraftWish
-from .gpu_draft import Drafts
-from .gpu_forward import residual
-from .gpu_step import Steps
-from .plan import SharedMemory, prefix_budget
+from ...arch.network import Network
+from ...errors import MachineError
+from ...ops.gpu.carry import CARRY, keep_streams
+from ...ops.gpu.columns import Columns, Part, step_table
+from ...ops.gpu.matrix import Source
+from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.saved import resume, save, settle_state
+from ...ops.gpu.state import GpuState
+from ...ops.pages import Saved
+from ..executor import STEP_COLUMNS, DraftWish
+from ..plan import SharedMemory, prefix_budget
+from .draft import Drafts
+from .forward import residual
+from .step import Steps
 
 PROMPT_ROWS = 64  # prompt chunks are multiples of it; a shorter rest of up to 16 tokens is read as a step
 

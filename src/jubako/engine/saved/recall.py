@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.pages import PagePool
+from ...ops.pages import PagePool
+from ..plan import SharingExecutor
 from .checkpoint import Checkpoint
-from .plan import SharingExecutor
+from .file import Layout
 from .prefix import PrefixStore
-from .session_file import Layout
 from .store import SessionStore
 
 

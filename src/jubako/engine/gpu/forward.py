@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..ops.gpu.columns import Columns
-from ..ops.gpu.ops import GpuOps
-from ..ops.gpu.state import AttentionMemory, GdnMemory
+from ...ops.gpu.columns import Columns
+from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.state import AttentionMemory, GdnMemory
 
 Mixed = tuple[Any, torch.Tensor | None]  # what a block reads, and how strongly each stream takes what it gives
 

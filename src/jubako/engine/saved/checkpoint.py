@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from ..ops.pages import Saved
+from ...ops.pages import Saved
 
 SPACING = 4096  # tokens of a long prompt between two checkpoints
 DIGEST_BYTES = 32
@@ -17,7 +17,7 @@ DIGEST_BYTES = 32
 
 @dataclass(eq=False)
 class Checkpoint:
-    """The state after `tokens` (int32), held in memory by `engine.prefix`.
+    """The state after `tokens` (int32), held in memory by `saved.prefix`.
 
     parent  the longest other checkpoint in the store whose tokens begin these
     uses    prompts that resumed from here; `used` is when, last, by the monotonic clock

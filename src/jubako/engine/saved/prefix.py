@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..ops.pages import PagePool, Saved
+from ...ops.pages import PagePool, Saved
 from .checkpoint import Checkpoint, prefix_digests
 
 HALF_LIFE = 900.0  # seconds in which a checkpoint that nobody uses loses half its worth

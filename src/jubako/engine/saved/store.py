@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import MachineError
-from ..ops.pages import PagePool, Saved
+from ...errors import MachineError
+from ...ops.pages import PagePool, Saved
 from .checkpoint import Checkpoint
-from .session_directory import Entry, SessionDirectory
-from .session_file import BATCH, NO_PARENT, DamagedFile, Header, Layout, SessionFile, write_file
+from .directory import Entry, SessionDirectory
+from .file import BATCH, NO_PARENT, DamagedFile, Header, Layout, SessionFile, write_file
 
 log = logging.getLogger(__name__)
 

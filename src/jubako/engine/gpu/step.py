@@ -16,13 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ..ops.gpu.carry import keep_streams
-from ..ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
-from ..ops.gpu.launch import COLUMNS
-from ..ops.gpu.ops import GpuOps
-from .gpu_compile import compiling
-from .gpu_forward import logits
-from .gpu_graph import Graphs, StepTable
+from ...ops.gpu.carry import keep_streams
+from ...ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
+from ...ops.gpu.launch import COLUMNS
+from ...ops.gpu.ops import GpuOps
+from .compile import compiling
+from .forward import logits
+from .graph import Graphs, StepTable
 
 
 @triton.jit

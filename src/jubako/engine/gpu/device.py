@@ -9,15 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..arch.config import Config
-from ..arch.network import Network
-from ..arch.tensor import Tensor
-from ..errors import MachineError
+from ...arch.config import Config
+from ...arch.network import Network
+from ...arch.tensor import Tensor
+from ...errors import MachineError
 
 if TYPE_CHECKING:
     import torch
 
-    from .gpu import GpuExecutor
+    from .executor import GpuExecutor
 
 log = logging.getLogger(__name__)
 OLDEST = (7, 0)  # compute capability: Volta
@@ -65,7 +65,7 @@ def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences:
     device = open_gpu()
     import torch
 
-    from .gpu import GpuExecutor
+    from .executor import GpuExecutor
 
     free = torch.cuda.mem_get_info(device)[0] - RESERVE
     room = tokens_that_fit(network, kv_bits, sequences, free - weight_bytes(network))
@@ -103,8 +103,8 @@ def state_bytes(network: Network, kv_bits: int, sequences: int, tokens: int) -> 
     """Bytes of all sequences' memory on the card."""
     import torch
 
-    from ..ops.gpu.ops import index_ratios
-    from ..ops.gpu.state import StatePool
+    from ...ops.gpu.ops import index_ratios
+    from ...ops.gpu.state import StatePool
 
     ratios = index_ratios(network)
     return StatePool(network.config, ratios, sequences, tokens, tokens, kv_bits, torch.device("meta")).nbytes()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .checkpoint import prefix_digests
-from .session_file import NO_PARENT, DamagedFile, Header, Layout, read_header
+from .file import NO_PARENT, DamagedFile, Header, Layout, read_header
 
 log = logging.getLogger(__name__)
 

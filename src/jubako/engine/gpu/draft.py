@@ -15,14 +15,14 @@ from functools import partial
 
 import torch
 
-from ..ops.gpu.carry import follow, kept_streams, last_rows
-from ..ops.gpu.columns import Columns, Part, step_table
-from ..ops.gpu.launch import COLUMNS
-from ..ops.gpu.ops import GpuOps
-from ..ops.gpu.state import GpuState
-from .executor import DraftWish
-from .gpu_forward import run_layer
-from .gpu_graph import Graphs, StepTable
+from ...ops.gpu.carry import follow, kept_streams, last_rows
+from ...ops.gpu.columns import Columns, Part, step_table
+from ...ops.gpu.launch import COLUMNS
+from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.state import GpuState
+from ..executor import DraftWish
+from .forward import run_layer
+from .graph import Graphs, StepTable
 
 MOST = 64  # drafts of a turn, at most
 

@@ -8,10 +8,10 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from ..ops.gpu.columns import ROWS, SLOT
-from ..ops.gpu.launch import COLUMNS
-from ..ops.gpu.ops import GpuOps
-from .gpu_compile import compiling
+from ...ops.gpu.columns import ROWS, SLOT
+from ...ops.gpu.launch import COLUMNS
+from ...ops.gpu.ops import GpuOps
+from .compile import compiling
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")

@@ -1,0 +1,1 @@
+"""States kept after a prompt or an answer: in memory by prefix, on disk, and how a prompt finds them."""
