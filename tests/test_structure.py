@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "jubako"
-ORDER = ("errors", "core", "quant", "files", "arch", "text", "ops", "engine", "measure", "serve", "cli")
+ORDER = ("errors", "core", "quant", "files", "arch", "text", "ops", "place", "engine", "measure", "serve", "cli")
 
 
 def imported_parts(file: Path) -> set[str]:

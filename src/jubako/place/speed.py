@@ -1,0 +1,54 @@
+"""Predicted speed: a time per step made of named terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Term:
+    """One cause of a step's time. seconds: what it takes; hidden: of these, what passes beside something longer."""
+
+    name: str
+    seconds: float
+    why: str
+    hidden: float = 0.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A step (or a prompt) of `tokens` tokens as the sum of its terms, hidden parts left out."""
+
+    tokens: float
+    terms: tuple[Term, ...]
+    hit_rate: float = 1.0  # of the routed experts, those found in video memory
+
+    @property
+    def seconds(self) -> float:
+        return sum(term.seconds - term.hidden for term in self.terms)
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s."""
+        return self.tokens / self.seconds
+
+    @property
+    def limit(self) -> Term:
+        """The term that takes most."""
+        return max(self.terms, key=lambda term: term.seconds - term.hidden)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a plan is to reach.
+
+    flat, skewed   decoding without drafts, by how evenly experts are chosen (`synth` defines both)
+    drafted        decoding with `drafts` drafts of which `kept` a step are right, None without a draft layer
+    prompts        by length in tokens, from an empty context
+    """
+
+    flat: Estimate
+    skewed: Estimate
+    prompts: dict[int, Estimate]
+    drafted: Estimate | None = None
+    drafts: int = 0
