@@ -1,10 +1,11 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { fitHeight } from "./fit_height";
 
 export function EditBox({ text, onSend, onCancel }: { text: string; onSend: (text: string) => void; onCancel: () => void }) {
   const [value, setValue] = useState(text);
   const area = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
+  // at once, so that no key falls between the box and its caret
+  useLayoutEffect(() => {
     area.current?.focus();
     area.current?.setSelectionRange(value.length, value.length);
   }, []);
