@@ -62,7 +62,7 @@ def test_random_steps_give_the_bits_of_single_tokens(path: Path, isa: str) -> No
         columns = [draw(int(rng.integers(1, STEP_COLUMNS // len(chosen) + 1))) for _ in chosen]
         results = executor.step([(ids, states[i]) for i, ids in zip(chosen, columns, strict=True)])
         for i, ids, logits in zip(chosen, columns, results, strict=True):
-            assert same_bits(logits, model.session(256).logits([*texts[i], *ids])[-len(ids) :])
+            assert same_bits(logits.array(), model.session(256).logits([*texts[i], *ids])[-len(ids) :])
             kept = int(rng.integers(1, len(ids) + 1))
             if kept < len(ids) or rng.integers(2):
                 states[i].keep(kept)

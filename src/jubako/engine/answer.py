@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ..core import GenerationStats, Request, TokenChoice
 from ..text.logprobs import with_logprobs
 from ..text.rules import TokenRule
 from ..text.sampling import Sampler
+from .logits import Row
 
 
 class Answer:
@@ -29,9 +28,9 @@ class Answer:
     def finish_reason(self) -> str:
         return self.stats.finish_reason
 
-    def choose(self, logits: np.ndarray) -> TokenChoice | None:
-        """The next token from logits [V]; None where the answer is complete without one."""
-        token = -1 if self.sampler.finished else self.sampler.sample(logits, self.position)
+    def choose(self, row: Row) -> TokenChoice | None:
+        """The next token; None where the answer is complete without one."""
+        token = -1 if self.sampler.finished else self._sample(row)
         if token < 0 or token in self.request.stop_ids:
             self.stats.finish_reason = "stop"
             return None
@@ -41,4 +40,10 @@ class Answer:
         self.stats.generated_tokens += 1
         if self.left == 0:
             self.stats.finish_reason = "stop" if self.sampler.finished else "length"
-        return with_logprobs(token, logits, self.request.top_logprobs)
+        top = self.request.top_logprobs
+        return TokenChoice(token) if top is None else with_logprobs(token, row.logits, top)
+
+    def _sample(self, row: Row) -> int:
+        if row.likeliest >= 0 and self.sampler.greedy:
+            return row.likeliest
+        return self.sampler.sample(row.logits, self.position)

@@ -13,8 +13,9 @@ from ..errors import MachineError
 from ..ops.cpu import CpuOps, CpuState, KvPool
 from ..ops.pages import Saved
 from .draft_layer import propose, remember
-from .executor import STEP_COLUMNS, DraftWish
+from .executor import STEP_COLUMNS, DraftWish, Speculated, draft_then_step
 from .forward import part_rows, residual
+from .logits import Logits
 from .plan import SharedMemory, pages_for, plan_memory
 
 
@@ -70,15 +71,19 @@ class CpuExecutor:
         logits: np.ndarray = self._head(streams, slice(len(ids) - 1, None) if last_only else None)
         return logits
 
-    def step(self, parts: Sequence[tuple[Sequence[int], CpuState]]) -> list[np.ndarray]:
+    def step(self, parts: Sequence[tuple[Sequence[int], CpuState]]) -> list[Logits]:
         """See `Executor.step`."""
         assert 0 < sum(len(ids) for ids, _ in parts) <= STEP_COLUMNS
         logits = self._head(self._read(parts, revocable=True), None)
-        return [logits[rows] for rows in part_rows(parts)]
+        return [Logits.of(logits[rows]) for rows in part_rows(parts)]
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """See `Executor.draft`."""
         return propose(self.ops, wishes)
+
+    def speculate(self, wishes: Sequence[DraftWish]) -> Speculated:
+        """See `Executor.speculate`."""
+        return draft_then_step(self, wishes)
 
     def _read(self, parts: Sequence[tuple[Sequence[int], CpuState]], revocable: bool) -> np.ndarray:
         streams: np.ndarray = residual(self.ops, parts, revocable)

@@ -21,9 +21,9 @@ from ..errors import JubakoError, RequestError
 from .answer import Answer
 from .depth import Acceptance, Costs, Plan, best_plan
 from .executor import STEP_COLUMNS, DraftWish, Executor
+from .logits import Logits, Row
 from .suffix import SuffixIndex
 
-Read = Callable[[Sequence[tuple[Sequence[int], Any]]], Sequence[np.ndarray]]
 LAYER_MOST, SUFFIX_MOST = 6, STEP_COLUMNS - 1  # drafts a step where the caller sets no limit
 
 
@@ -86,6 +86,8 @@ class Speculation:
 
     def wish(self) -> DraftWish:
         """γ drafts of the draft layer, drawn as the answer itself will draw at their positions."""
+        if self.answer.sampler.greedy and self.options.floor == 0:
+            return DraftWish(self.columns[0], self.state, self.plan.depth)
         ahead, position, floor = self.answer.sampler.copy(), self.answer.position, self.options.floor
 
         def pick(logits: np.ndarray) -> int | None:
@@ -109,13 +111,13 @@ class Speculation:
             guess.extend(takewhile(ahead.allows, self._guess[: self.plan.depth]))
         return guess
 
-    def accept(self, logits: np.ndarray) -> list[TokenChoice]:
-        """Choose from the columns' logits [γ+1, V] for as long as the drafts agree; the state keeps what was right.
+    def accept(self, rows: Sequence[Row]) -> list[TokenChoice]:
+        """Choose after each of the γ+1 columns for as long as the drafts agree; the state keeps what was right.
 
-        The last token chosen is the next step's x. A prompt's last logits [1, V] give the first token.
+        The last token chosen is the next step's x. A prompt's last row gives the first token.
         """
         drafts, chosen = self.columns[1:], list[TokenChoice]()
-        for row, draft in zip(logits, [*drafts, -1], strict=True):
+        for row, draft in zip(rows, [*drafts, -1], strict=True):
             choice = self.answer.choose(row)
             if choice is not None:
                 chosen.append(choice)
@@ -151,38 +153,34 @@ def _agreeing(drafts: Sequence[int], tokens: Sequence[int]) -> int:
     return next((place for place, (d, t) in enumerate(pairs) if d != t), min(len(drafts), len(tokens)))
 
 
-def speculate(
-    executor: Executor, costs: Costs, runs: Sequence[Speculation], most: int = STEP_COLUMNS, read: Read | None = None
-) -> list[list[TokenChoice]]:
-    """One step of all runs together, `most` columns at most: propose, verify, accept. Each run's new tokens."""
-    logits = verify(executor, costs, runs, most, read)
-    return [run.accept(rows) for run, rows in zip(runs, logits, strict=True)]
-
-
-def verify(
-    executor: Executor, costs: Costs, runs: Sequence[Speculation], most: int = STEP_COLUMNS, read: Read | None = None
-) -> Sequence[np.ndarray]:
-    """Propose for all runs and read their columns, `most` at most, in one pass: logits for each run to accept from.
-
-    read: what verifies, `executor.step` by default.
-    """
+def verify(executor: Executor, costs: Costs, runs: Sequence[Speculation], most: int = STEP_COLUMNS) -> list[Logits]:
+    """Propose for all runs and read their columns, `most` at most, in one pass: logits for each run to accept from."""
     started = time.perf_counter()
     drafting = [run for run in runs if run.prepare(costs, most // len(runs), len(runs), executor.drafts).depth]
     wishing = [run for run in drafting if run.plan.proposer == "layer"]
-    drafted = executor.draft([run.wish() for run in wishing]) if wishing else []
-    for run, drafts in zip(wishing, drafted, strict=True):
-        run.columns += drafts
-    for run in drafting:
-        if run.plan.proposer in ("suffix", "rules"):
-            run.columns += run.guess()
-    proposed = time.perf_counter()
-    logits = (read or executor.step)([(run.columns, run.state) for run in runs])
-    verified = time.perf_counter()
+    if len(wishing) == len(runs):
+        drafted, logits, seconds = executor.speculate([run.wish() for run in runs])
+        _take(wishing, drafted)
+    else:
+        drafted = executor.draft([run.wish() for run in wishing]) if wishing else []
+        _take(wishing, drafted)
+        for run in drafting:
+            if run.plan.proposer in ("suffix", "rules"):
+                run.columns += run.guess()
+        seconds = time.perf_counter() - started
+        logits = executor.step([(run.columns, run.state) for run in runs])
+    whole = time.perf_counter() - started
     passes = max((len(drafts) for drafts in drafted), default=0)
-    costs.learn(sum(len(run.columns) for run in runs), verified - proposed, passes, proposed - started)
+    costs.learn(sum(len(run.columns) for run in runs), whole - seconds, passes, seconds)
     for run in runs:
-        run.answer.stats.draft_seconds += (proposed - started) / len(runs)
+        run.answer.stats.draft_seconds += seconds / len(runs)
     return logits
+
+
+def _take(runs: Sequence[Speculation], drafted: Sequence[Sequence[int]]) -> None:
+    """Add drafts to the columns of their runs."""
+    for run, drafts in zip(runs, drafted, strict=True):
+        run.columns += drafts
 
 
 def probability(logits: np.ndarray, token: int) -> float:

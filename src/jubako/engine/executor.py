@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..arch.config import Config
+from .logits import Logits
 
 STEP_COLUMNS = 16  # tokens of a step, at most
 
@@ -39,6 +41,14 @@ class DraftWish(NamedTuple):
     pick: Callable[[np.ndarray], int | None] | None = None
 
 
+class Speculated(NamedTuple):
+    """By wish: its drafts, and the logits after its `next` and them. seconds: what of the step was drafting."""
+
+    drafts: list[list[int]]
+    logits: list[Logits]
+    seconds: float
+
+
 class Executor(Protocol):
     """Runs one network on one device."""
 
@@ -52,11 +62,11 @@ class Executor(Protocol):
     def forward(self, ids: Sequence[int], state: Any, *, last_only: bool) -> np.ndarray:
         """Feed `ids` at the end of `state`; float32 logits [len(ids), vocabulary], or [1, vocabulary] of the last."""
 
-    def step(self, parts: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
+    def step(self, parts: Sequence[tuple[Sequence[int], Any]]) -> list[Logits]:
         """Read a few ids (16 in all parts together, at most) at the end of each state, in one pass.
 
-        Gives float32 logits [len(ids), vocabulary] per part. A token's bits do not depend on the others. The states,
-        each of another sequence, may take tokens back afterwards: see `State.keep`.
+        Gives the logits after each id, per part. A token's bits do not depend on the others. The states, each of
+        another sequence, may take tokens back afterwards: see `State.keep`.
         """
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
@@ -64,3 +74,15 @@ class Executor(Protocol):
 
         The draft layer first reads what was accepted since its last call. Only with `drafts`.
         """
+
+    def speculate(self, wishes: Sequence[DraftWish]) -> Speculated:
+        """`draft`, then `step` with each wish's `next` and its drafts; where it can, without waiting in between."""
+
+
+def draft_then_step(executor: Executor, wishes: Sequence[DraftWish]) -> Speculated:
+    """`Executor.speculate` one after the other."""
+    started = time.perf_counter()
+    drafts = executor.draft(wishes)
+    seconds = time.perf_counter() - started
+    parts = [([wish.next, *line], wish.state) for wish, line in zip(wishes, drafts, strict=True)]
+    return Speculated(drafts, executor.step(parts), seconds)

@@ -11,7 +11,8 @@ from ..text.rules import TokenRule
 from ..text.tokenizer import StreamDecoder, Tokenizer
 from .answer import Answer
 from .depth import Costs
-from .draft import DraftOptions, Speculation, speculate
+from .draft import DraftOptions, Speculation, verify
+from .logits import Logits
 from .session import Session
 
 
@@ -60,7 +61,7 @@ class Generation(Iterator[Token]):
         first = time.perf_counter()
         stats.prefill_seconds = first - started
         run = Speculation(answer, session.state, prompt, self._options, session.keep)
-        choices = run.accept(logits[None])
+        choices = run.accept(Logits.of(logits[None]))
         while True:
             changes = session.changes
             for taken, choice in enumerate(choices, 1):
@@ -76,7 +77,9 @@ class Generation(Iterator[Token]):
                 break
             if session.changes != changes:
                 raise RequestError("the session was used for something else meanwhile; give each answer its own")
-            [choices] = speculate(session.executor, self._costs, [run], read=lambda parts: [session.step(parts[0][0])])
+            with session.stepping(run.columns):
+                [rows] = verify(session.executor, self._costs, [run])
+            choices = run.accept(rows)
         self.rest = self._decoder.finish() if self._decoder else ""
 
     def _token(self, id: int) -> Token:

@@ -10,7 +10,8 @@ import torch
 
 from ..arch.reference import GdnState, Reference, State
 from ..arch.weights import Network
-from .executor import DraftWish
+from .executor import DraftWish, Speculated, draft_then_step
+from .logits import Logits
 
 
 class ReferenceState:
@@ -50,13 +51,17 @@ class ReferenceExecutor:
         streams = self._read(ids, state)
         return self._reference.head(streams, [len(ids) - 1] if last_only else None).numpy()
 
-    def step(self, parts: Sequence[tuple[Sequence[int], ReferenceState]]) -> list[np.ndarray]:
+    def step(self, parts: Sequence[tuple[Sequence[int], ReferenceState]]) -> list[Logits]:
         """See `Executor.step`. Tokens are read one after the other, so that there is a state after each."""
-        return [self._step(ids, state) for ids, state in parts]
+        return [Logits.of(self._step(ids, state)) for ids, state in parts]
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """See `Executor.draft`. Every draft chooses its own blocks."""
         return [self._draft(wish) for wish in wishes]
+
+    def speculate(self, wishes: Sequence[DraftWish]) -> Speculated:
+        """See `Executor.speculate`."""
+        return draft_then_step(self, wishes)
 
     def _read(self, ids: Sequence[int], state: ReferenceState) -> torch.Tensor:
         streams = self._reference.residual(ids, state.now)

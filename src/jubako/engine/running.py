@@ -13,6 +13,7 @@ from ..core import GenerationStats, Reading, Request, TokenChoice
 from ..text.rules import TokenRule
 from .answer import Answer
 from .draft import DraftOptions, Speculation
+from .logits import Row
 from .saved.checkpoint import SPACING
 
 
@@ -86,12 +87,12 @@ class Running:
             del self.positions[0]
         return due
 
-    def begin(self, logits: np.ndarray) -> list[TokenChoice]:
-        """The prompt is read, these [V] are the logits after it: choose the first token."""
+    def begin(self, row: Row) -> list[TokenChoice]:
+        """The prompt is read, this follows it: choose the first token."""
         self._first = time.perf_counter()
         self.stats.prefill_seconds = self._first - self._began
         self.reading = False
-        choice = self.answer.choose(logits)
+        choice = self.answer.choose(row)
         return self._chosen([] if choice is None else [choice])
 
     @cached_property
@@ -101,9 +102,9 @@ class Running:
         made.columns = self.written[-1:]
         return made
 
-    def go_on(self, logits: np.ndarray) -> list[TokenChoice]:
-        """Choose tokens from the logits [columns, V] of its part of a step."""
-        return self._chosen(self.speculation.accept(logits))
+    def go_on(self, rows: Sequence[Row]) -> list[TokenChoice]:
+        """Choose tokens after the columns of its part of a step."""
+        return self._chosen(self.speculation.accept(rows))
 
     def _chosen(self, choices: list[TokenChoice]) -> list[TokenChoice]:
         self.written += [choice.id for choice in choices]

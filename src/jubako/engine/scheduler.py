@@ -16,6 +16,7 @@ from .boxes import Held, boxes, weight_bytes
 from .draft import DraftOptions, verify
 from .executor import STEP_COLUMNS
 from .gauges import Gauges
+from .logits import Logits
 from .model import CHUNK, Model
 from .pace import Pace
 from .plan import SharingExecutor
@@ -240,9 +241,9 @@ class Scheduler:
         try:
             with self._gauges.stage("prefill"):
                 self._need(run.state.lacks(run.state.position + len(chunk)))
-                logits = self._executor.forward(chunk, run.state, last_only=True)[-1]
+                [row] = Logits.of(self._executor.forward(chunk, run.state, last_only=True))
             self._pace.read(len(chunk), self._gauges.spent(), others)
-            if not np.isfinite(logits.max()):
+            if not np.isfinite(row.logits.max()):
                 raise JubakoError(f"the network's numbers broke down before position {run.state.position}")
             if run.checkpoint_due():
                 with self._gauges.stage("checkpoint"):
@@ -251,7 +252,7 @@ class Scheduler:
             choices: list[TokenChoice] = []
             if run.state.position == len(run.prompt):
                 with self._gauges.stage("sample"):
-                    choices = run.begin(logits)
+                    choices = run.begin(row)
                 self._tell(run, choices, events)
             self._gauges.step(len(chunk), len(choices), 0)
         except Exception as error:

@@ -73,16 +73,22 @@ class Session:
     def step(self, ids: Sequence[int]) -> np.ndarray:
         """Read a few ids in one pass; float32 logits [len(ids), vocabulary]. `keep` may take the last of them back."""
         self.check_fits(ids, self.length)
+        with self.stepping(ids):
+            [logits] = self.executor.step([(ids, self.state)])
+            return np.array(logits)
+
+    @contextmanager
+    def stepping(self, ids: Sequence[int]) -> Iterator[None]:
+        """Inside, the executor reads a step at the end of the state; `ids` then are what it read, which must fit."""
         with self._alone():
             self.changes += 1
             try:
-                [logits] = self.executor.step([(ids, self.state)])
-                self.ids.extend(ids)
-                self._open = len(ids)
+                yield
             except BaseException:
                 self._forget()
                 raise
-        return logits
+            self.ids.extend(ids)
+            self._open = len(ids)
 
     def keep(self, count: int) -> None:
         """Accept the first `count` of the tokens that the last step read, forget the others."""

@@ -182,7 +182,7 @@ class GpuBench:
 
             def start() -> None:
                 torch.cuda.synchronize()
-                runner.table.write(step_table([Part(ids, state.slot, depth, 0, 0)]))
+                self.executor.desk.write(step_table([Part(ids, state.slot, depth, 0, 0)]))
 
             def several(count: int = steps) -> None:
                 for _ in range(count):

@@ -8,10 +8,8 @@ from ..core import TokenChoice
 from .sampling import largest_ids
 
 
-def with_logprobs(token: int, logits: np.ndarray, top: int | None) -> TokenChoice:
-    """`token`, chosen from logits [V], with the `top` likeliest; without log probabilities if that is None."""
-    if top is None:
-        return TokenChoice(token)
+def with_logprobs(token: int, logits: np.ndarray, top: int) -> TokenChoice:
+    """`token`, chosen from logits [V], with the `top` likeliest."""
     largest = logits.max()
     total = float(largest) + float(np.log(np.exp(logits - largest).sum(dtype=np.float64)))
     likeliest = largest_ids(logits, top).tolist() if top else list[int]()

@@ -79,6 +79,11 @@ class Sampler:
         return other
 
     @property
+    def greedy(self) -> bool:
+        """Whether `sample` gives the likeliest token, whatever the logits are."""
+        return self.params.temperature < _GREEDY and not (self._penalties.active or self._bias or self._rules)
+
+    @property
     def finished(self) -> bool:
         """Whether a rule says that nothing may follow."""
         return any(rule.finished for rule in self._rules)
@@ -229,7 +234,7 @@ class _Penalties:
     def __init__(self, params: SamplingParams, prompt_ids: Sequence[int]) -> None:
         self._params = params
         self._repetition = params.repetition_penalty != 1
-        self._active = self._repetition or params.frequency_penalty != 0 or params.presence_penalty != 0
+        self.active = self._repetition or params.frequency_penalty != 0 or params.presence_penalty != 0
         self._slots: dict[int, int] = {}  # token -> its place in the two arrays
         self._ids = np.zeros(1024, np.int64)
         self._counts = np.zeros(1024, np.float32)  # occurrences in the generated text
@@ -239,13 +244,13 @@ class _Penalties:
 
     def copy(self) -> _Penalties:
         other = copy(self)
-        if self._active:
+        if self.active:
             other._slots = dict(self._slots)
             other._ids, other._counts = self._ids.copy(), self._counts.copy()
         return other
 
     def count(self, token: int) -> None:
-        if self._active:
+        if self.active:
             slot = self._slot(token)  # may replace the arrays
             self._counts[slot] += 1
 

@@ -176,3 +176,14 @@ def test_argmax(device: torch.device) -> None:
     x = np.random.default_rng(0).standard_normal((2, 9000)).astype(np.float32)
     x[0, [77, 8000]] = 9
     assert argmax(torch.from_numpy(x).to(device)).tolist() == _cpu.argmax(x).tolist()
+
+
+def test_argmax_of_what_is_not_finite(device: torch.device) -> None:
+    """-1, unless it is only that some tokens are barred."""
+    x = np.zeros((4, 5000), np.float32)
+    x[0, 4999] = np.nan
+    x[1, 17] = np.inf
+    x[2] = -np.inf
+    x[3] = -np.inf
+    x[3, 4321] = -9.0
+    assert argmax(torch.from_numpy(x).to(device)).tolist() == [-1, -1, -1, 4321]

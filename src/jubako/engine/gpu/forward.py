@@ -5,12 +5,13 @@ A block's last product is not added to the streams by itself: the mix before the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from ...ops.gpu.columns import Columns
-from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.ops import Choose, GpuOps
 from ...ops.gpu.state import AttentionMemory, GdnMemory
 
 Mixed = tuple[Any, torch.Tensor | None]  # what a block reads, and how strongly each stream takes what it gives
@@ -21,17 +22,28 @@ def residual(ops: GpuOps, columns: Columns) -> torch.Tensor:
     return _read(ops, columns, None)[0]
 
 
-def logits(ops: GpuOps, columns: Columns) -> tuple[torch.Tensor, torch.Tensor]:
-    """Read the tokens: streams [T, S, H] after the last layer, and logits [T, vocabulary]."""
+def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> torch.Tensor:
+    """Read the tokens: streams [T, S, H] after the last layer, logits into out [T, vocabulary]."""
     streams, mixed = _read(ops, columns, ops.weights.head_mix)
     assert mixed is not None
-    return streams, ops.linear(ops.weights.output, mixed[0])
+    ops.linear(ops.weights.output, mixed[0], out)
+    return streams
 
 
 def _read(ops: GpuOps, columns: Columns, head_mix: Any | None) -> tuple[torch.Tensor, Mixed | None]:
     """Streams after the last layer, and what `head_mix` makes of them."""
+    streams = ops.start(columns)
+    mixed: Mixed | None = None
+    for mixed in run_layers(ops, columns, streams, head_mix):
+        pass
+    return streams, mixed
+
+
+def run_layers(
+    ops: GpuOps, columns: Columns, streams: torch.Tensor, head_mix: Any | None = None
+) -> Iterator[Mixed | None]:
+    """This card's layers on streams [T, S, H], in place; after each, what the next one reads if it is known by then."""
     layers = ops.weights.layers
-    streams = ops.spread(ops.embed(ops.weights.embed, columns))
     mixed: Mixed | None = None
     for index, layer in enumerate(layers):
         if layer.ngram is not None:
@@ -39,7 +51,7 @@ def _read(ops: GpuOps, columns: Columns, head_mix: Any | None) -> tuple[torch.Te
         follower = layers[index + 1] if index + 1 < len(layers) else None
         mix = head_mix if follower is None else None if follower.ngram is not None else follower.hc_attn
         mixed = run_layer(ops, layer, streams, ops.pool.layers[index], columns, mixed, mix)
-    return streams, mixed
+        yield mixed
 
 
 def run_layer(
@@ -50,16 +62,18 @@ def run_layer(
     columns: Columns,
     mixed: Mixed | None = None,
     mix: Any | None = None,
+    choose: Choose | None = None,
 ) -> Mixed | None:
     """One layer on streams [T, S, H], in place.
 
     mixed: what the layer reads, if the one before gave it; mix: of the one after, for which it is given then.
+    choose: see `GpuOps.attention`.
     """
     x, inject = mixed if mixed is not None else ops.hyper_mix(streams, layer.hc_attn)
     if isinstance(memory, GdnMemory):
         y, weight = ops.gdn(layer.mixer, x, memory, columns), layer.mixer.out
     else:
-        y, weight = ops.attention(layer.mixer, x, memory, columns), layer.mixer.output
+        y, weight = ops.attention(layer.mixer, x, memory, columns, choose), layer.mixer.output
     x, inject = ops.linear_mix(weight, y, streams, inject, layer.hc_ffn)
     if mix is None:
         ops.experts_combine(layer.experts, x, streams, inject)

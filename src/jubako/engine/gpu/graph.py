@@ -1,9 +1,8 @@
-"""Captured graphs, and the table through which the host says what their replays are about."""
+"""Captured graphs, and what passes between them and the host: tables of columns in, token ids and logits out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -13,61 +12,102 @@ from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import GpuOps
 from .compile import compiling
 
-Key = TypeVar("Key", bound=Hashable)
-Result = TypeVar("Result")
+Work = Callable[[], None]
 
 
-class StepTable:
-    """int32 [ROWS, 16] on the device (see ops.gpu.columns), written from pinned memory."""
+class Desk:
+    """What a pass reads and leaves, in memory that stays where it is.
 
-    def __init__(self, device: torch.device) -> None:
-        self.table = torch.zeros(ROWS, COLUMNS, dtype=torch.int32, device=device)
-        self._host = torch.zeros(ROWS, COLUMNS, dtype=torch.int32, pin_memory=device.type == "cuda")
+    step, draft  int32 [ROWS, 16] on the device: the tables of a step and of a pass of the draft layer (ops.gpu.columns)
+    likeliest    int32 [16]: of a step's columns, -1 where numbers broke down
+    drafts       int32 [15, 16]: by turn and part
+    logits       float32 [16, vocabulary] of the last pass
+    """
 
-    def write(self, table: np.ndarray) -> None:
-        """What the next replay is about. Whoever wrote before has been waited for."""
-        self._host.copy_(torch.from_numpy(table))
-        self.table.copy_(self._host, non_blocking=True)
+    def __init__(self, device: torch.device, vocabulary: int) -> None:
+        self.device = device
+        on_gpu = device.type == "cuda"
+        self.tables = torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32, device=device)
+        self.step, self.draft = self.tables
+        self._tables = torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
+        self._written = self._tables.numpy()
+        self.found = torch.zeros(COLUMNS, COLUMNS, dtype=torch.int32, device=device)
+        self.likeliest, self.drafts = self.found[0], self.found[1:]
+        self._found = torch.zeros(COLUMNS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
+        self._read = self._found.numpy()
+        self.logits = torch.zeros(COLUMNS, vocabulary, device=device)
+        self._logits = torch.zeros(COLUMNS, vocabulary, pin_memory=on_gpu)
+        self._event = torch.cuda.Event() if on_gpu else None
+
+    def write(self, step: np.ndarray | None = None, draft: np.ndarray | None = None) -> None:
+        """Upload tables for the next passes. Whoever wrote before has fetched what came of it."""
+        if step is not None:
+            self._written[0] = step
+        if draft is not None:
+            self._written[1] = draft
+        which = slice(0 if step is not None else 1, 2 if draft is not None else 1)
+        self.tables[which].copy_(self._tables[which], non_blocking=True)
+
+    def choose(self, ids: list[int]) -> None:
+        """Give the draft table's first columns other ids, once the pass before has been waited for."""
+        self._written[1, 0, : len(ids)] = ids
+        self.draft[0].copy_(self._tables[1, 0], non_blocking=True)
+
+    def fetch(self) -> np.ndarray:
+        """Wait for the passes before; `likeliest` and `drafts` as one array [16, 16], valid until the next call."""
+        self._found.copy_(self.found, non_blocking=True)
+        self._wait()
+        return self._read
+
+    def rows(self, first: int, count: int) -> np.ndarray:
+        """Logits [count, vocabulary] from row `first` on, valid until the next pass."""
+        part = slice(first, first + count)
+        self._logits[part].copy_(self.logits[part], non_blocking=True)
+        self._wait()
+        return self._logits[part].numpy()
+
+    def _wait(self) -> None:
+        if self._event is not None:
+            self._event.record()
+            self._event.synchronize()
 
 
-class Graphs(Generic[Key, Result]):
-    """One graph per key. What it gives lies in memory of its own, overwritten by the next replay of the same key."""
+class Graphs:
+    """One graph per key, all in one memory pool: what a pass leaves lies on the desk, nothing else outlasts it."""
 
-    def __init__(self, ops: GpuOps, table: StepTable) -> None:
-        self.ops = ops
-        self.table = table.table
-        self._graphs: dict[Key, tuple[torch.cuda.CUDAGraph, Result]] = {}
+    def __init__(self, ops: GpuOps, desk: Desk) -> None:
+        self.ops, self.desk = ops, desk
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._on_gpu = ops.device.type == "cuda"
+        if self._on_gpu:
+            self._pool = torch.cuda.graph_pool_handle()
+            self._stream = torch.cuda.Stream(ops.device)
 
-    def run(self, key: Key, work: Callable[[], Result]) -> Result:
+    def run(self, key: Hashable, work: Work) -> None:
         """Replay the graph of `work`, captured when it is first asked for. Nothing is waited for."""
-        if self.ops.device.type != "cuda":
-            return work()
+        if not self._on_gpu:
+            work()
+            return
         self.capture(key, work)
-        graph, result = self._graphs[key]
-        graph.replay()
-        return result
+        self._graphs[key].replay()
 
-    def capture(self, key: Key, work: Callable[[], Result]) -> None:
-        """Have the graph ready. `work` runs once, on no sequence."""
-        if self.ops.device.type == "cuda" and key not in self._graphs:
-            self._graphs[key] = self._capture(work)
-
-    def _capture(self, work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-        """Compile, run once on a table of no sequence, then capture. The table stays as it was."""
-        device = self.ops.device
-        kept = self.table.clone()
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
+    def capture(self, key: Hashable, work: Work) -> None:
+        """Have the graph ready: compile, run once on tables of no sequence, capture. The tables stay as they were."""
+        if not self._on_gpu or key in self._graphs:
+            return
+        kept = self.desk.tables.clone()
+        current = torch.cuda.current_stream(self.ops.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
             with compiling():
                 work()
-            self.table.zero_()
-            self.table[SLOT].fill_(self.ops.pool.idle_slot)
+            self.desk.tables.zero_()
+            self.desk.tables[:, SLOT].fill_(self.ops.pool.idle_slot)
             work()
-            self.table.copy_(kept)
-        torch.cuda.current_stream(device).wait_stream(stream)
+            self.desk.tables.copy_(kept)
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         # others' threads may copy pages to main memory meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            result = work()
-        return graph, result
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            work()
+        self._graphs[key] = graph

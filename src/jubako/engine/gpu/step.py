@@ -1,4 +1,4 @@
-"""A step as one captured graph per width: the host writes a table of a few hundred bytes, replays, and reads logits.
+"""A step as one captured graph per width: the host writes a table of a few hundred bytes, replays, and reads ids.
 
     host table (pinned) → table → embed … head → logits, likeliest ids → table of the step that would follow
 
@@ -9,10 +9,8 @@ is the likeliest. A host that decides otherwise overwrites it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
-import torch
 import triton
 import triton.language as tl
 
@@ -20,20 +18,21 @@ from ...ops.gpu.carry import keep_streams
 from ...ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import GpuOps
-from .compile import compiling
 from .forward import logits
-from .graph import Graphs, StepTable
+from .graph import Graphs
 
 
 @triton.jit
 def _advance(
-    table, ids, width, COLUMNS: tl.constexpr, IDS: tl.constexpr, POSITION: tl.constexpr, COUNT: tl.constexpr,
+    table, ids, likeliest, width, COLUMNS: tl.constexpr, IDS: tl.constexpr, POSITION: tl.constexpr, COUNT: tl.constexpr,
     BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr, SLOT: tl.constexpr, PART_SLOT: tl.constexpr,
 ):  # fmt: skip
-    """The table after this one if all columns are kept."""
+    """Leave the ids for the host, and the table after this one if all columns are kept."""
     c = tl.arange(0, COLUMNS)
     inside = c < width
-    tl.store(table + IDS * COLUMNS + c, tl.load(ids + c, mask=inside, other=0).to(tl.int32), mask=inside)
+    id = tl.load(ids + c, mask=inside, other=0).to(tl.int32)
+    tl.store(likeliest + c, id, mask=inside)
+    tl.store(table + IDS * COLUMNS + c, tl.maximum(id, 0), mask=inside)
     slots = tl.load(table + SLOT * COLUMNS + c)
     parts = tl.load(table + PART_SLOT * COLUMNS + c)
     counts = tl.load(table + COUNT * COLUMNS + c)
@@ -45,42 +44,29 @@ def _advance(
     tl.store(table + PARITY * COLUMNS + c, 1 - tl.load(table + PARITY * COLUMNS + c))
 
 
-@dataclass
-class Outputs:
-    """What a step leaves on the device. logits [T, vocabulary] · ids int64 [T], the likeliest."""
-
-    logits: torch.Tensor
-    ids: torch.Tensor
-
-
 class Steps:
-    """Runs steps; owns the table and the graphs."""
+    """Runs steps by the desk's table, a graph for each width."""
 
-    def __init__(self, ops: GpuOps) -> None:
-        self.ops = ops
-        self.table = StepTable(ops.device)
-        self._graphs: Graphs[int, Outputs] = Graphs(ops, self.table)
+    def __init__(self, ops: GpuOps, graphs: Graphs) -> None:
+        self.ops, self.desk, self._graphs = ops, graphs.desk, graphs
 
-    def compile(self, widths: Sequence[int]) -> None:
-        """Compile what steps of these widths take."""
-        if self.ops.device.type == "cuda":
-            with compiling():
-                for width in widths:
-                    self._pass(width)
+    def capture(self, width: int) -> None:
+        """Have steps of this width ready."""
+        self._graphs.capture(("step", width), partial(self.read, width))
 
-    def run(self, width: int) -> Outputs:
+    def run(self, width: int) -> None:
         """One step of the table's first `width` columns. Nothing is waited for."""
-        return self._graphs.run(width, lambda: self._pass(width))
+        self._graphs.run(("step", width), partial(self.read, width))
 
-    def _pass(self, width: int) -> Outputs:
-        ops, table = self.ops, self.table.table
-        columns = Columns.of_step(table, width)
-        streams, rows = logits(ops, columns)
+    def read(self, width: int) -> None:
+        """The work of a step."""
+        ops, desk = self.ops, self.desk
+        columns = Columns.of_step(desk.step, width)
+        streams = logits(ops, columns, desk.logits[:width])
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
-        ids = ops.argmax(rows)
         _advance[(1,)](
-            table, ids, width, COLUMNS=COLUMNS, IDS=IDS, POSITION=POSITION, COUNT=COUNT, BASE=BASE,
-            PENDING=PENDING, PARITY=PARITY, SLOT=SLOT, PART_SLOT=PART_SLOT, num_warps=1,
+            desk.step, ops.argmax(desk.logits[:width]), desk.likeliest, width, COLUMNS=COLUMNS, IDS=IDS,
+            POSITION=POSITION, COUNT=COUNT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, SLOT=SLOT,
+            PART_SLOT=PART_SLOT, num_warps=1,
         )  # fmt: skip
-        return Outputs(rows, ids)

@@ -81,7 +81,7 @@ def _follow(table, ids, drafts, turn, parts, COLUMNS: tl.constexpr, IDS: tl.cons
     slot = tl.load(table + PART_SLOT * COLUMNS + c)
     draft = tl.load(ids + c, mask=inside, other=0).to(tl.int32)
     tl.debug_barrier()
-    tl.store(table + IDS * COLUMNS + c, draft, mask=inside)
+    tl.store(table + IDS * COLUMNS + c, tl.maximum(draft, 0), mask=inside)  # -1: numbers that broke down
     tl.store(table + SLOT * COLUMNS + c, slot)
     tl.store(table + POSITION * COLUMNS + c, position)
     tl.store(table + FIRST * COLUMNS + c, c)

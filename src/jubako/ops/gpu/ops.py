@@ -6,7 +6,9 @@ must serve every position. And a block's last product adds its result to the str
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +22,17 @@ from .select import Selector
 from .state import AttentionMemory, GdnMemory, StatePool
 
 Mixed = tuple[Any, torch.Tensor | None]
+Choose = Callable[[torch.Tensor, AttentionMemory, Columns], tuple[torch.Tensor, torch.Tensor]]
+
+
+class Before(Protocol):
+    """The cards that hold the layers before another card's (`engine.gpu.cards`)."""
+
+    def streams(self, columns: Columns) -> torch.Tensor: ...
+
+    def ordered(self) -> AbstractContextManager[Any]: ...
+
+    def capturing(self) -> AbstractContextManager[Any]: ...
 
 
 def index_ratios(network: arch.Network) -> list[int | None]:
@@ -42,17 +55,23 @@ class GpuOps:
         kv_bits: int = 8,
         source: Source | None = None,
         host_table: bool = False,
+        layers: range | None = None,
     ) -> None:
         """slots: sequences at once; tokens: cached by all of them together; context: of one, at most.
 
         source: gives the raw blocks of a tensor on the device; None uploads those of the file. host_table: leave the
-        n-gram table in main memory.
+        n-gram table in main memory. layers: only these, where other cards have the others.
         """
         config = network.config
         self.config, self.device = config, device
-        self.weights = weights.prepare(network, device, source, host_table)
-        ratios = index_ratios(network)
-        self.pool = StatePool(config, ratios, slots, tokens, context, kv_bits, device)
+        self.before: Before | None = None
+        run = range(config.layers) if layers is None else layers
+        self.weights = weights.prepare(network, device, source, host_table, run)
+        ratios = index_ratios(network)[run.start : None if run.stop == config.layers else run.stop]
+        self.pool = StatePool(
+            config, ratios, slots, tokens, context, kv_bits, device,
+            drafts=self.weights.draft is not None, ngram=any(layer.ngram for layer in self.weights.layers),
+        )  # fmt: skip
         self.rope = prepare.Rope(config.rope_frequencies().to(device), config.rope_magnitude)
         self.hash = ngram.Hash.of(config, device)
         self._selectors = {
@@ -65,6 +84,24 @@ class GpuOps:
     def embed(self, weight: Any, columns: Columns) -> torch.Tensor:
         """Rows of the tokens' ids: [T, H]."""
         return embed.embed(weight, columns.ids)
+
+    def start(self, columns: Columns) -> torch.Tensor:
+        """Streams [T, S, H] before this card's first layer: the embedding's, or what the card before gives."""
+        if self.before is not None:
+            return self.before.streams(columns)
+        return self.spread(self.embed(self.weights.embed, columns))
+
+    def on_card(self) -> AbstractContextManager[Any]:
+        """Inside, this thread launches on this card."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def ordered(self) -> AbstractContextManager[Any]:
+        """Inside, work launched here comes after what was launched on the cards before, and before what will be."""
+        return self.before.ordered() if self.before is not None else nullcontext()
+
+    def capturing(self) -> AbstractContextManager[Any]:
+        """Inside, memory on the cards before is taken for a graph that is being captured."""
+        return self.before.capturing() if self.before is not None else nullcontext()
 
     def spread(self, x: torch.Tensor) -> torch.Tensor:
         """Every stream starts as the embedding: x [T, H] to streams [T, S, H]."""
@@ -88,8 +125,13 @@ class GpuOps:
             return gdn.gdn_columns(layer, projected, memory, columns, self._arrived, self.config.eps)
         return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps)
 
-    def attention(self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns) -> torch.Tensor | Quantised:
-        """An attention layer from its input to [T, heads*D], which `layer.output` still has to project."""
+    def attention(
+        self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns, choose: Choose | None = None
+    ) -> torch.Tensor | Quantised:
+        """An attention layer from its input to [T, heads*D], which `layer.output` still has to project.
+
+        choose: what gives the index queries' blocks in place of `select`.
+        """
         config = self.config
         projected = linear.linear_many(layer.projections, mixed)
         ready = prepare.attention_prepare(
@@ -97,12 +139,16 @@ class GpuOps:
         )
         blocks = chosen = None
         if ready.index is not None:
-            blocks, chosen = self._selectors[memory.ratio](ready.index, memory, columns)
+            blocks, chosen = (choose or self.select)(ready.index, memory, columns)
         return attention.sparse_attention(ready.queries, ready.gate, memory, columns, blocks, chosen)
 
-    def linear(self, weight: Any, x: Any) -> torch.Tensor:
-        """x [T, K] times weight [N, K] transposed: [T, N]."""
-        return linear.linear(weight, x)
+    def select(self, q: torch.Tensor, memory: AttentionMemory, columns: Columns) -> tuple[torch.Tensor, torch.Tensor]:
+        """Blocks int32 [T, budget] that the index queries q [T, heads, D] choose, and how many: int32 [T]."""
+        return self._selectors[memory.ratio](q, memory, columns)
+
+    def linear(self, weight: Any, x: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+        """x [T, K] times weight [N, K] transposed: [T, N], into `out` if given."""
+        return linear.linear(weight, x, out)
 
     def linear_mix(self, weight: Any, y: Any, streams: torch.Tensor, inject: torch.Tensor | None, mix: Any) -> Mixed:
         """Add y times weight, weighted by inject [T, S], to streams in place; what the experts read of them."""
@@ -121,9 +167,9 @@ class GpuOps:
         routed = route.route_experts(layer, x, self.config.experts_used)
         experts.experts_combine(layer, x, routed, streams, inject)
 
-    def head(self, mix: Any, output: Any, streams: torch.Tensor) -> torch.Tensor:
-        """Logits [T, vocabulary] of streams [T, S, H]."""
-        return head.head(mix, output, streams)
+    def head(self, mix: Any, output: Any, streams: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits [T, vocabulary] of streams [T, S, H], into `out` if given."""
+        return head.head(mix, output, streams, out)
 
     def join(self, columns: Columns, streams: torch.Tensor) -> torch.Tensor:
         """What the draft layer starts from: streams [T, S, H] and the tokens after them, normed, projected, added."""

@@ -11,7 +11,7 @@ from . import prompt
 from .activation import Quantised, quantize
 from .experts import Experts, Routed
 from .kinds import plain_type
-from .linear import divisor, launch, long, plain_of
+from .linear import Input, divisor, launch, long, prompt_of
 from .mathfun import exp
 from .target import release, target, wait
 
@@ -93,11 +93,11 @@ def _route(parts: torch.Tensor, k: int, experts: int, table: torch.Tensor | None
     return Routed(ids, weights, share, None if table is None else slots)
 
 
-def route_experts(layer: Experts, x: torch.Tensor | Quantised, k: int) -> Routed:
+def route_experts(layer: Experts, x: Input, k: int) -> Routed:
     """The experts of x [T, H] by the layer's router, whose rows are few and long: read in parts."""
     if long(x):
-        rows = [prompt.multiply(matrix, plain_of(x)) for matrix in layer.router]
-        return _route(torch.cat(rows, 1)[None], k, layer.count, layer.routed.table)
+        return _route(prompt.multiply(layer.router, prompt_of(x))[None], k, layer.count, layer.routed.table)
+    assert not isinstance(x, prompt.Halves)
     needs_fine = not all(plain_type(m.type.id) for m in layer.router)
     if not isinstance(x, Quantised) or (needs_fine and not x.fine):
         x = quantize(x.plain() if isinstance(x, Quantised) else x)
@@ -118,23 +118,29 @@ def argmax_kernel(
     i = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
     token = tl.program_id(1)
     x = tl.load(logits + token.to(tl.int64) * stride + i, mask=i < count, other=float("-inf"))
-    keys = (tl.where(i < count, order_key(x), -2147483648).to(tl.int64) << 32) | (0x7FFFFFFF - i).to(tl.int64)
+    key = tl.where(x == x, order_key(x), 0x7FFFFFFF)
+    keys = (tl.where(i < count, key, -2147483648).to(tl.int64) << 32) | (0x7FFFFFFF - i).to(tl.int64)
     tl.store(best + token * tl.num_programs(0) + tl.program_id(0), tl.max(keys, axis=0))
 
 
 @triton.jit
 def best_kernel(best, pieces, out, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
-    """Program t: the place of the largest of its pieces."""
+    """Program t: the place of the largest of its pieces; -1 if that is no finite number."""
     release(OVERLAP)
     wait(OVERLAP)
     i = tl.arange(0, SIZE)
     token = tl.program_id(0)
     top = tl.max(tl.load(best + token * pieces + i, mask=i < pieces, other=-9223372036854775808), axis=0)
-    tl.store(out + token, 0x7FFFFFFF - (top & 0x7FFFFFFF))
+    key = top >> 32
+    finite = (key < 0x7F800000) & (key > -2139095040)  # the keys of +inf and -inf
+    tl.store(out + token, tl.where(finite, 0x7FFFFFFF - (top & 0x7FFFFFFF), -1))
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """The likeliest token of each row [T, vocabulary]: int64 [T]; the lowest id on ties. NaN counts as the lowest."""
+    """The likeliest token of each row [T, vocabulary]: int64 [T]; the lowest id on ties.
+
+    -1 for a row that holds NaN or +inf, or -inf alone.
+    """
     tokens, count = logits.shape
     piece = 4096
     pieces = -(-count // piece)

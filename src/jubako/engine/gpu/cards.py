@@ -1,0 +1,147 @@
+"""Layers on several cards: each card has a run of them; the streams pass from one to the next once a step.
+
+    card 0   embed · layers · ─┐ streams [T, S, H]
+    card 1          ┌──────────┴► layers · head · draft layer · the next step's table
+                    └─ the step's table goes to card 0 first
+
+Whoever runs a step does so on the last card. The cards before join in by events, so that one captured graph spans all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...arch.network import Network
+from ...ops.gpu.columns import Columns
+from ...ops.gpu.matrix import Source
+from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.peer import Passage
+from .forward import run_layers
+
+
+class Earlier:
+    """The card with the layers before those of the card `to`: see `ops.gpu.ops.Before`."""
+
+    def __init__(self, ops: GpuOps, to: torch.device, direct: bool | None = None) -> None:
+        """direct: see `Passage`."""
+        self.ops, self.to = ops, to
+        self.passage, self.back = Passage(ops.device, to, direct), Passage(to, ops.device, direct)
+        self._cuda = ops.device.type == "cuda"
+        if self._cuda:
+            with torch.cuda.device(ops.device):
+                self._lane, self._memory = torch.cuda.Stream(), torch.cuda.MemPool()
+
+    def streams(self, columns: Columns) -> torch.Tensor:
+        """Run a step's columns through all layers before; the streams [T, S, H] on the card after."""
+        assert columns.parts is not None
+        with self._in_lane():
+            theirs = Columns.of_step(self.back.send(columns.parts), columns.tokens)
+            streams = self.ops.start(theirs)
+            for _ in run_layers(self.ops, theirs, streams):
+                pass
+            return self.passage.send(streams)
+
+    @contextmanager
+    def _in_lane(self) -> Iterator[None]:
+        """Inside, this thread launches on the earlier card: after what was launched here, before what will be."""
+        if not self._cuda:
+            yield
+            return
+        here = torch.cuda.current_stream(self.to)
+        self._lane.wait_stream(here)
+        with torch.cuda.stream(self._lane):
+            yield
+        here.wait_stream(self._lane)
+
+    @contextmanager
+    def ordered(self) -> Iterator[None]:
+        """See `GpuOps.ordered`."""
+        if not self._cuda:
+            yield
+            return
+        with self.ops.ordered():
+            there, here = torch.cuda.current_stream(self.ops.device), torch.cuda.current_stream(self.to)
+            here.wait_stream(there)
+            yield
+            there.wait_stream(here)
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """See `GpuOps.capturing`."""
+        if not self._cuda:
+            yield
+            return
+        with self.ops.capturing(), torch.cuda.use_mem_pool(self._memory, self.ops.device):
+            yield
+
+
+def open_cards(
+    network: Network,
+    devices: Sequence[torch.device],
+    runs: Sequence[range],
+    sources: Sequence[Source | None] | None = None,
+    direct: bool | None = None,
+    **options: Any,
+) -> list[GpuOps]:
+    """The operations of each card, which holds a run of layers. options: of `GpuOps`.
+
+    sources: for each card, what gives tensors there; direct: see `Passage`.
+    """
+    assert [index for run in runs for index in run] == list(range(len(network.layers)))
+    cards: list[GpuOps] = []
+    for place, (device, run) in enumerate(zip(devices, runs, strict=True)):
+        source = sources[place] if sources else None
+        ops = GpuOps(network, device, layers=run, source=source, **options)
+        if cards:
+            ops.before = Earlier(cards[-1], device, direct)
+        cards.append(ops)
+    return cards
+
+
+def read_pieces(cards: Sequence[GpuOps], pieces: Sequence[Sequence[Columns]]) -> Iterator[torch.Tensor]:
+    """Read pieces of a prompt, pieces[i][c] being the columns of piece i on card c: streams after each, in order.
+
+    All cards work at once: card c on piece i while card c - 1 reads piece i + 1. Nothing is waited for; launches take
+    turns layer by layer, so that no card's queue fills up while another's runs dry.
+    """
+    arrived: list[torch.Tensor | None] = [None] * len(cards)
+    for tick in range(len(pieces) + len(cards) - 1):
+        working: list[tuple[int, torch.Tensor]] = []
+        layers: list[tuple[GpuOps, Iterator[Any]]] = []
+        for card, ops in enumerate(cards):
+            if 0 <= tick - card < len(pieces):
+                columns, streams = pieces[tick - card][card], arrived[card]
+                with ops.on_card():
+                    streams = ops.spread(ops.embed(ops.weights.embed, columns)) if streams is None else streams
+                working.append((card, streams))
+                layers.append((ops, run_layers(ops, columns, streams)))
+        _in_turns(layers)
+        done = None
+        for card, streams in working:
+            arrived[card] = None
+            if card + 1 == len(cards):
+                done = streams
+        for card, streams in working:
+            following = cards[card + 1].before if card + 1 < len(cards) else None
+            if isinstance(following, Earlier):
+                arrived[card + 1] = following.passage.send(streams)
+        if done is not None:
+            yield done
+
+
+def _in_turns(layers: list[tuple[GpuOps, Iterator[Any]]]) -> None:
+    """A layer of each, until all are through."""
+    while layers:
+        left = []
+        for ops, rest in layers:
+            with ops.on_card():
+                if next(rest, self_end) is not self_end:
+                    left.append((ops, rest))
+        layers = left
+
+
+self_end = object()
