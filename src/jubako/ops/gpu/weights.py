@@ -92,25 +92,30 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """All of it."""
+    """All of it, or what one of several cards holds: its layers, and None for what other cards have."""
 
     config: Config
-    embed: Matrix
-    output: Matrix
-    head_mix: HyperMix
+    embed: Matrix | None
+    output: Matrix | None
+    head_mix: HyperMix | None
     layers: list[Layer]
     draft: Draft | None
 
 
 def prepare(
-    network: arch.Network, device: torch.device, source: Source | None = None, host_table: bool = False
+    network: arch.Network,
+    device: torch.device,
+    source: Source | None = None,
+    host_table: bool = False,
+    layers: range | None = None,
 ) -> Network:
     """Every weight on the device, repacked there tensor by tensor.
 
     source gives a tensor's raw blocks on the device (default: a copy of the file's); host_table leaves the n-gram table
-    in pinned host memory.
+    in pinned host memory. layers: only these, the embedding with the first of all, head and draft layer with the last.
     """
-    return _Preparation(network.config, device, source, host_table).network(network)
+    preparation = _Preparation(network.config, device, source, host_table)
+    return preparation.network(network, range(len(network.layers)) if layers is None else layers)
 
 
 class _Preparation:
@@ -119,12 +124,17 @@ class _Preparation:
     def __init__(self, config: Config, device: torch.device, source: Source | None, host_table: bool) -> None:
         self.config, self.device, self.source, self.host_table = config, device, source, host_table
 
-    def network(self, network: arch.Network) -> Network:
-        embed = self.matrix(network.embed)
-        output = embed if network.output is network.embed else self.matrix(network.output)
-        layers = [self.layer(layer) for layer in network.layers]
-        draft = self.draft(network.draft, embed, output) if network.draft else None
-        return Network(self.config, embed, output, self.hyper_mix(network.head_mix), layers, draft)
+    def network(self, network: arch.Network, run: range) -> Network:
+        first, last = run.start == 0, run.stop == len(network.layers)
+        drafts = network.draft if last else None
+        reads = first or (drafts is not None and drafts.embed is None)
+        tied = last and network.output is network.embed
+        embed = self.matrix(network.embed) if reads or tied else None
+        output = embed if tied else self.matrix(network.output) if last else None
+        layers = [self.layer(network.layers[index]) for index in run]
+        head_mix = self.hyper_mix(network.head_mix) if last else None
+        draft = self.draft(drafts, embed, output) if drafts else None
+        return Network(self.config, embed, output, head_mix, layers, draft)
 
     def matrix(self, *tensors: Tensor) -> Matrix:
         return matrix(tensors, self.device, self.source)
@@ -201,10 +211,13 @@ class _Preparation:
             HostTable.of(ngram.table, self.device) if self.host_table else self.matrix(ngram.table),
         )
 
-    def draft(self, draft: arch.Draft, embed: Matrix, output: Matrix) -> Draft:
+    def draft(self, draft: arch.Draft, embed: Matrix | None, output: Matrix | None) -> Draft:
+        own_embed = self.matrix(draft.embed) if draft.embed is not None else embed
+        own_output = self.matrix(draft.output) if draft.output is not None else output
+        assert own_embed is not None and own_output is not None
         return Draft(
-            self.matrix(draft.embed) if draft.embed is not None else embed,
-            self.matrix(draft.output) if draft.output is not None else output,
+            own_embed,
+            own_output,
             self.matrix(draft.fc_embedding),
             self.matrix(draft.fc_hidden),
             self.floats(draft.norm_embedding),
