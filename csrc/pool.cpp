@@ -37,6 +37,11 @@ public:
         for (; started_ < count - 1; ++started_) std::thread(&Pool::work, this, started_).detach();
     }
 
+    void keep_awake(bool awake) {
+        awake_.fetch_add(awake ? 1 : -1);
+        if (awake) wake();
+    }
+
     int size() const { return limit_.load(std::memory_order_relaxed); }
 
     void run(int64_t items, Task task, void* context) {
@@ -46,8 +51,7 @@ public:
         done_.store(0, std::memory_order_relaxed);
         uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> (2 * item_bits)) + 1;
         ticket_.store(epoch << (2 * item_bits) | static_cast<uint64_t>(items) << item_bits);
-        sequence_.fetch_add(1);
-        if (sleepers_.load() > 0) syscall(SYS_futex, &sequence_, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+        wake();
         inside = true;
         while (claim_and_run()) {
         }
@@ -59,6 +63,11 @@ public:
     }
 
 private:
+    void wake() {
+        sequence_.fetch_add(1);
+        if (sleepers_.load() > 0) syscall(SYS_futex, &sequence_, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+    }
+
     bool claim_and_run() {
         uint64_t ticket = ticket_.load(std::memory_order_acquire);
         for (;;) {
@@ -76,7 +85,7 @@ private:
         for (;;) {
             uint32_t sequence = sequence_.load();
             auto until = std::chrono::steady_clock::now() + spin_time;
-            while (std::chrono::steady_clock::now() < until) {
+            while (awake_.load(std::memory_order_relaxed) > 0 || std::chrono::steady_clock::now() < until) {
                 bool worked = false;
                 if (index < limit_.load(std::memory_order_relaxed) - 1)
                     while (claim_and_run()) worked = true;
@@ -99,7 +108,7 @@ private:
     alignas(64) std::atomic<uint64_t> ticket_{0};
     alignas(64) std::atomic<int64_t> done_{0};
     alignas(64) std::atomic<uint32_t> sequence_{0};
-    std::atomic<int> sleepers_{0};
+    std::atomic<int> sleepers_{0}, awake_{0};
     std::atomic<int> limit_{1};
     int started_ = 0;
 };
@@ -148,6 +157,8 @@ int default_threads() {
 int threads() { return pool().size(); }
 
 void set_threads(int count) { pool().resize(std::clamp(count, 1, 1024)); }
+
+void keep_awake(bool awake) { pool().keep_awake(awake); }
 
 void parallel_run(int64_t items, Task task, void* context) {
     if (items > 1 && !inside && threads() > 1) return pool().run(items, task, context);

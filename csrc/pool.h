@@ -10,6 +10,7 @@ namespace jubako {
 int default_threads();     // physical cores this process may use (affinity and container quota respected)
 int threads();             // threads that parallel_for uses, the caller included
 void set_threads(int count);
+void keep_awake(bool awake);  // while asked for more often than taken back, the pool's threads spin instead of sleeping
 
 using Task = void (*)(void* context, int64_t item);
 void parallel_run(int64_t items, Task task, void* context);
@@ -27,7 +28,7 @@ void parallel_for(int64_t items, F&& fn) {
 // the same thread asks the same slot for more.
 enum class Slot {
     pointers, input, input_planar, input_floats, inputs, outputs, group, members, hidden, hidden_floats, product, shared, panel,
-    ops_a, ops_b, ops_c, ops_d, count
+    ops_a, ops_b, ops_c, ops_d, starts, products, count
 };
 void* scratch_bytes(Slot slot, size_t bytes);
 

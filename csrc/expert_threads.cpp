@@ -1,0 +1,124 @@
+#include "expert_threads.h"
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "experts.h"
+#include "pool.h"
+
+namespace jubako {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr timespec nap{0, 20'000'000};  // a bell that nobody announced is heard after this
+constexpr auto patience = std::chrono::seconds(10);  // for an expert to come into memory
+
+uint32_t load(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+void store(uint32_t* word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+uint64_t load(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+}  // namespace
+
+ExpertThreads::ExpertThreads(Mailbox mailbox, std::vector<ExpertLayer> layers)
+    : mailbox_(mailbox), layers_(std::move(layers)), thread_(&ExpertThreads::run, this) {}
+
+ExpertThreads::~ExpertThreads() {
+    over_.store(true);
+    begin();
+    thread_.join();
+    end();
+}
+
+void ExpertThreads::begin() {
+    keep_awake(true);
+    awake_.fetch_add(1);
+    wakes_.fetch_add(1);
+    syscall(SYS_futex, &wakes_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
+
+void ExpertThreads::end() {
+    awake_.fetch_sub(1);
+    keep_awake(false);
+}
+
+void ExpertThreads::run() {
+    uint32_t answered = load(mailbox_.words + done_word);
+    while (!over_.load(std::memory_order_relaxed)) {
+        const uint32_t wakes = wakes_.load();
+        const uint32_t rung = load(mailbox_.words + bell_word);
+        if (rung != answered) {
+            const auto start = Clock::now();
+            const Trouble trouble = answer();
+            if (trouble != Trouble::none) store(mailbox_.words + error_word, static_cast<uint32_t>(trouble));
+            store(mailbox_.words + done_word, answered = rung);
+            seconds.store(seconds.load() + std::chrono::duration<double>(Clock::now() - start).count());
+            requests.fetch_add(1);
+        } else if (awake_.load(std::memory_order_relaxed) > 0) {
+            _mm_pause();
+        } else {
+            syscall(SYS_futex, &wakes_, FUTEX_WAIT_PRIVATE, wakes, &nap, nullptr, 0);
+        }
+    }
+}
+
+Trouble ExpertThreads::answer() {
+    const int64_t layer = load(mailbox_.words + layer_word), tokens = load(mailbox_.words + tokens_word);
+    if (layer >= static_cast<int64_t>(layers_.size()) || tokens < 1 || tokens > mailbox_.tokens) return Trouble::bad_request;
+    const ExpertLayer& own = layers_[layer];
+    const int64_t uses = tokens * mailbox_.chosen;
+
+    // Members in the order of their experts, those of one expert in their own. A request has at most some hundred.
+    auto* members = scratch<int64_t>(Slot::members, uses);
+    int64_t count = 0;
+    for (int64_t use = 0; use < uses; ++use) {
+        if (mailbox_.ids[use] >= own.experts) return Trouble::bad_request;
+        if (mailbox_.ids[use] >= 0) members[count++] = use;
+    }
+    std::stable_sort(members, members + count, [&](int64_t a, int64_t b) { return mailbox_.ids[a] < mailbox_.ids[b]; });
+    auto* ids = scratch<int32_t>(Slot::ops_a, count);
+    auto* found = scratch<ExpertUses>(Slot::group, count);
+    int64_t groups = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const int32_t id = mailbox_.ids[members[i]];
+        if (groups == 0 || ids[groups - 1] != id) {
+            found[groups] = {own.gate, own.up, own.down, i, 0};
+            ids[groups++] = id;
+        }
+        ++found[groups - 1].count;
+    }
+    if (!in_memory(static_cast<int>(layer), ids, groups)) return Trouble::not_in_memory;
+    for (int64_t g = 0; g < groups; ++g) {
+        Weight* const weights[3] = {&found[g].gate, &found[g].up, &found[g].down};
+        for (int part = 0; part < 3; ++part) {
+            weights[part]->data = reinterpret_cast<const uint8_t*>(load(own.addresses + 3 * ids[g] + part));
+            weights[part]->scale = own.scales == nullptr ? nullptr : own.scales + 3 * ids[g] + part;
+            weights[part]->scales = own.scales == nullptr ? 0 : 1;
+        }
+    }
+    expert_rows({found, groups, members, tokens, mailbox_.chosen}, mailbox_.x, mailbox_.rows);
+    if (ExpertSource* source = source_.load()) source->end();
+    experts.fetch_add(groups);
+    return Trouble::none;
+}
+
+bool ExpertThreads::in_memory(int layer, const int32_t* experts, int64_t count) {
+    const uint64_t* addresses = layers_[layer].addresses;
+    auto missing = [&](int32_t e) { return load(addresses + 3 * e) == 0 || load(addresses + 3 * e + 1) == 0 || load(addresses + 3 * e + 2) == 0; };
+    if (ExpertSource* source = source_.load()) source->want(layer, experts, count);
+    else return std::none_of(experts, experts + count, missing);
+    const auto until = Clock::now() + patience;
+    while (std::any_of(experts, experts + count, missing)) {
+        if (over_.load(std::memory_order_relaxed) || Clock::now() > until) return false;
+        _mm_pause();
+    }
+    return true;
+}
+
+}  // namespace jubako

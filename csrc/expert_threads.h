@@ -1,0 +1,79 @@
+// Computes experts for a GPU that asks for them through memory which both see.
+//
+// The GPU writes a request and then the bell (release); a thread that watches the bell computes on the pool's threads,
+// writes the rows and then `done` (release). Both count requests, so a captured graph can be replayed without any reset.
+// Words are 32 bits, 16 to a cache line:
+//   0   bell    number of the latest request
+//   16  done    number of the latest one answered
+//   32  error   0, or why nothing of this can be trusted (Trouble)
+//   48  layer, 49  tokens
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "weight.h"
+
+namespace jubako {
+
+constexpr int bell_word = 0, done_word = 16, error_word = 32, layer_word = 48, tokens_word = 49, mailbox_words = 64;
+
+enum class Trouble : uint32_t { none, gpu_waited, not_in_memory, bad_request };
+
+// Brings experts into main memory. `want` is told all that a request needs, each once, those in memory too: they stay there until the
+// next `want` or `end`. It may return before they are there; their addresses tell. Called by the thread that answers.
+class ExpertSource {
+public:
+    virtual ~ExpertSource() = default;
+    virtual void want(int layer, const int32_t* experts, int64_t count) = 0;
+    virtual void end() = 0;
+};
+
+// A layer's experts. gate, up and down tell types and sizes; addresses[3e], [3e + 1] and [3e + 2] where the matrices of expert e
+// lie now, zero where they are not in memory; scales likewise, or null.
+struct ExpertLayer {
+    Weight gate, up, down;
+    const uint64_t* addresses;
+    const float* scales;
+    int64_t experts;
+};
+
+// The memory: words, ids int32 [tokens, chosen] (negative: somebody else's), x float32 [tokens, hidden], rows float32
+// [tokens · chosen, hidden]. It must live as long as the threads.
+struct Mailbox {
+    uint32_t* words;
+    const int32_t* ids;
+    const float* x;
+    float* rows;
+    int64_t tokens, chosen;
+};
+
+class ExpertThreads {
+public:
+    ExpertThreads(Mailbox mailbox, std::vector<ExpertLayer> layers);
+    ~ExpertThreads();
+    void begin();  // requests may come from now on: threads spin
+    void end();    // none until the next begin
+    void set_source(ExpertSource* source) { source_.store(source); }
+
+    // Since the start: requests, experts computed (of a request each once), seconds spent on them.
+    std::atomic<int64_t> requests{0}, experts{0};
+    std::atomic<double> seconds{0};
+
+private:
+    void run();
+    Trouble answer();
+    bool in_memory(int layer, const int32_t* experts, int64_t count);
+
+    Mailbox mailbox_;
+    std::vector<ExpertLayer> layers_;
+    std::atomic<ExpertSource*> source_{nullptr};
+    std::atomic<int> awake_{0};
+    std::atomic<uint32_t> wakes_{0};
+    std::atomic<bool> over_{false};
+    std::thread thread_;
+};
+
+}  // namespace jubako
