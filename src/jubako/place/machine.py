@@ -38,6 +38,7 @@ class CardRates:
     latency       of a copy of 4 KiB to the card, waited for
     mapped        a kernel reading pinned memory in place
     node          one launch in a captured graph
+    matmul        multiply-adds/s of a large product in half precision
     """
 
     name: str
@@ -50,6 +51,7 @@ class CardRates:
     latency: float
     mapped: float
     node: float
+    matmul: float
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ class Speed:
     """What a plan is to reach.
 
     flat, skewed   decoding without drafts, by how evenly experts are chosen (`synth` defines both)
-    drafted        decoding with `drafts` drafts of which `kept` a step are right, None without a draft layer
+    drafted        decoding with `drafts` drafts a step, None where they gain nothing
+    limit          tokens/s that the measured rates allow with flat routing, whatever the kernels
     prompts        by length in tokens, from an empty context
     """
 
@@ -52,3 +53,4 @@ class Speed:
     prompts: dict[int, Estimate]
     drafted: Estimate | None = None
     drafts: int = 0
+    limit: float = 0.0

@@ -107,7 +107,7 @@ def probe(
 
     free = free_memory()
     step("memory")
-    size = min(cpu.POOL >> 1 if quick else cpu.POOL, max(free // 4, 64 << 20))
+    size = cpu.SMALL_POOL if quick or free < 4 * cpu.POOL else cpu.POOL
     pool = cpu.pool(size)
     reads = cpu.read_rates(pool[: len(pool) // 256 * 256], identity.cores)
     kernels = {}

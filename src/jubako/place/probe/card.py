@@ -80,6 +80,7 @@ def measure(device: torch.device, size: int = SIZE) -> CardRates:
         latency=_latency(a, host),
         mapped=mapped,
         node=_node_seconds(a),
+        matmul=_multiply_adds(device),
     )
 
 
@@ -106,6 +107,12 @@ def _node_seconds(card: torch.Tensor) -> float:
         for _ in range(NODES):
             touch_once(small)
     return best_seconds(graph.replay) / NODES
+
+
+def _multiply_adds(device: torch.device, width: int = 4096) -> float:
+    """Multiply-adds/s of a product of two square matrices in half precision."""
+    a = torch.randn(width, width, dtype=torch.float16, device=device)
+    return width**3 / best_seconds(lambda: a @ a)
 
 
 def together(device: torch.device, pool: NDArray[np.uint8], seconds: float = 1.0, size: int = SIZE) -> Together:

@@ -14,6 +14,7 @@ from ...quant import BlockType, block_type
 from ..machine import Kernel
 
 POOL = 768 << 20  # bytes of weights that the timed calls walk over, beyond the caches of a desktop processor
+SMALL_POOL = 512 << 20  # the least that holds enough experts of every type
 HIDDEN, SIZE, USED = 2560, 768, 10  # of an expert: near the network's (2560, 640, 10) and whole blocks of 256 both ways
 ROWS = 10240  # of a dense matrix
 PROMPT, PROMPT_EXPERTS = 128, 16
@@ -59,7 +60,8 @@ class Experts:
 
         up, down = SIZE * kind.row_bytes(HIDDEN), HIDDEN * kind.row_bytes(SIZE)
         self.expert_bytes = 2 * up + down
-        self.count = max(len(bytes) // self.expert_bytes // USED, 1) * USED
+        self.count = len(bytes) // self.expert_bytes // USED * USED
+        assert self.count >= PROMPT_EXPERTS
         ends = np.cumsum([self.count * size for size in (up, up, down)]).tolist()
         gate_up, downs = (self.count, SIZE, up // SIZE), (self.count, HIDDEN, down // HIDDEN)
         gates = _cpu.Weight(bytes[: ends[0]].reshape(gate_up), kind.id)

@@ -1,0 +1,71 @@
+"""`make_plan`: which bytes go into which box, and how fast that will be. No byte is loaded for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .census import Census
+from .fit_card import plan_cards
+from .fit_cpu import plan_cpu
+from .machine import Machine
+from .plan import Box, Plan, Wish
+from .shares import Short, ram_limit, ssd_box
+from .speeds import speeds
+
+
+def make_plan(census: Census, machine: Machine, wish: Wish | None = None) -> Plan:
+    """The plan for this machine: on its cards if they can hold what every token reads, else on the CPU.
+
+    A plan that can't be kept has `short` set, in words that say what is missing; nothing else of it counts then.
+    """
+    wish = wish or Wish()
+    cards = len(machine.cards)
+    wanted = cards if wish.gpus is None else wish.gpus
+    notes: tuple[str, ...] = ()
+    try:
+        if wanted > cards:
+            found = f"there {'is' if cards == 1 else 'are'} {cards}" if cards else "there is none"
+            raise Short(f"{wanted} GPUs were asked for and {found}")
+        if wanted:
+            try:
+                return _predicted(census, machine, plan_cards(census, machine, wish, machine.cards[:wanted]))
+            except Short as short:
+                if wish.gpus:
+                    raise
+                notes = (f"The GPU is not used: {short}.",)
+        plan = plan_cpu(census, machine, wish)
+        return _predicted(census, machine, replace(plan, notes=(*notes, *plan.notes)))
+    except Short as short:
+        return _nothing(census, machine, wish, str(short), notes)
+
+
+def _predicted(census: Census, machine: Machine, plan: Plan) -> Plan:
+    return replace(plan, speed=speeds(census, machine, plan))
+
+
+def _nothing(census: Census, machine: Machine, wish: Wish, short: str, notes: tuple[str, ...]) -> Plan:
+    """A plan that says why there is none."""
+    none = (0,) * len(census.experts)
+    limit = ram_limit(machine, wish)
+    return Plan(
+        device="cpu",
+        cards=(),
+        context=0,
+        sequences=wish.sequences,
+        kv_bits=wish.kv_bits,
+        kv_tokens=0,
+        kv_tokens_vram=0,
+        slots=none,
+        ram_experts=none,
+        ram=limit,
+        expert_ram=0,
+        ring=0,
+        chunk=0,
+        work=0,
+        link_share=0.0,
+        threads=wish.threads or machine.threads,
+        prefix_bytes=0,
+        boxes=(Box("RAM", limit, ()), ssd_box(census, machine, census.expert_bytes)),
+        short=short,
+        notes=notes,
+    )

@@ -1,0 +1,64 @@
+"""The plan without a GPU: what every token reads stays in RAM, experts as far as they fit, the rest on the SSD."""
+
+from __future__ import annotations
+
+from .census import Census
+from .machine import Machine
+from .plan import Box, Part, Plan, Wish
+from .shares import PAGE, Short, context_of, gb, prefix_budget, ram_limit, spread, ssd_box
+
+PROCESS = 600 << 20  # bytes of the process itself
+WORK = 400 << 20  # of a chunk's activations
+CHUNK = 512
+OPEN_COLUMNS = 16  # that a GDN state keeps apart until a step is decided
+
+
+def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
+    """Raises Short where even two tokens' experts do not fit beside the rest."""
+    config, limit = census.config, ram_limit(machine, wish)
+    each = census.kv_token_bytes(wish.kv_bits, card=False)
+    columns = OPEN_COLUMNS * 4 * config.gdn_channels * sum(config.recurrent)
+    states = wish.sequences * (census.state_bytes // 2 + columns)
+    dense = census.stored_bytes - (0 if census.tied else census.embed.bytes)
+    fixed = PROCESS + WORK + dense + states
+    least = sum(2 * config.experts_used * shape.record for shape in census.experts)
+    room = limit - fixed - least
+    if room < PAGE * each:
+        raise Short(
+            f"{gb(fixed + least + PAGE * each)} of RAM are needed (weights that every token reads {gb(dense)}, a few "
+            f"experts {gb(least)}, state and the process {gb(states + PROCESS + WORK)}) and {gb(limit)} may be used"
+        )
+    beside = room + least - census.expert_bytes  # what all experts would leave
+    context, notes = context_of(census, wish, max(room // 4, beside) // each, "RAM")
+    kv_tokens = max(context, min(wish.sequences * context, beside // 2 // each))
+    left = limit - fixed - kv_tokens * each
+    experts = min(census.expert_bytes, left)
+    prefix = prefix_budget(left - experts)
+    parts = (
+        Part("dense weights", dense),
+        Part("experts", experts),
+        Part("keys and values", kv_tokens * each),
+        Part("states", states + prefix),
+        Part("process", PROCESS + WORK),
+    )
+    return Plan(
+        device="cpu",
+        cards=(),
+        context=context,
+        sequences=wish.sequences,
+        kv_bits=wish.kv_bits,
+        kv_tokens=kv_tokens,
+        kv_tokens_vram=0,
+        slots=(0,) * len(census.experts),
+        ram_experts=spread(census, experts),
+        ram=limit,
+        expert_ram=experts,
+        ring=0,
+        chunk=CHUNK,
+        work=0,
+        link_share=0.0,
+        threads=wish.threads or machine.threads,
+        prefix_bytes=prefix,
+        boxes=(Box("RAM", limit, parts), ssd_box(census, machine, census.expert_bytes - experts)),
+        notes=notes,
+    )

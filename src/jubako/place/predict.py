@@ -1,0 +1,252 @@
+"""Predicted times, one function per kind of step: bytes over measured rates, in the order they pass.
+
+A step on the CPU reads its weights one after the other: Σ bytes(type) / rate(type) + state and cache / RAM rate.
+
+A step on a card with absent experts, for each layer (dense work first, as it decides which experts are needed):
+
+    t = dense / VRAM + max( experts in slots / VRAM,  absent / (CPU rate + link rate, both at work) + hand-off )
+
+and experts that RAM lacks add their bytes / SSD rate. A prompt on a card goes in chunks: the experts that have no slot
+come over the link under the compute of the layer before, so a chunk takes the longer of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .census import Census, Matrix, card_bytes, sizes, slot_bytes
+from .factors import CALIBRATED, Factors
+from .machine import CardRates, Kernel, Machine
+from .routing import Popularity, distinct, missed
+from .speed import Estimate, Term
+
+CPU_CHUNK = 512  # prompt tokens that the CPU reads at a time
+TABLE_READS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Where experts lie: per layer the numbers that video memory and RAM hold, and the machine they lie in."""
+
+    slots: Sequence[int]
+    ram: Sequence[int]
+    threads: int
+    kv_bits: int = 8
+
+
+def _over(bytes: Mapping[str, float], rates: Mapping[str, float]) -> float:
+    return sum(size / rates[kind] for kind, size in bytes.items())
+
+
+def _threaded(machine: Machine, kernel: Kernel, threads: int) -> float:
+    """Bytes/s of experts on so many threads; between measured numbers of threads as the reference type does."""
+    full = kernel.experts[max(kernel.experts)]
+    if threads in kernel.experts:
+        return kernel.experts[threads]
+    shape = max(machine.kernels.values(), key=lambda k: len(k.experts)).experts
+    known = sorted(shape)
+    above = next((t for t in known if t >= threads), known[-1])
+    below = max((t for t in known if t <= threads), default=known[0])
+    share = (threads - below) / (above - below) if above > below else 1.0
+    return full * (shape[below] + share * (shape[above] - shape[below])) / shape[known[-1]]
+
+
+def cpu_rates(
+    census: Census, machine: Machine, threads: int, factors: Factors
+) -> tuple[dict[str, float], dict[str, float]]:
+    """(dense, experts): bytes/s by block type, what the network's own matrices reach of the probe's."""
+    kernels = {kind: machine.kernel(kind) for kind in census.kinds}
+    scale = {kind: _threaded(machine, k, threads) / k.experts[max(k.experts)] for kind, k in kernels.items()}
+    dense = {kind: k.linear * scale[kind] * factors.cpu_kernels for kind, k in kernels.items()}
+    experts = {kind: _threaded(machine, k, threads) * factors.cpu_kernels for kind, k in kernels.items()}
+    return dense, experts
+
+
+def cpu_step(
+    census: Census, machine: Machine, holding: Holding, popularity: Popularity, depth: int = 0, columns: int = 1,
+    factors: Factors = CALIBRATED,
+) -> Estimate:  # fmt: skip
+    """A step of the trunk on the CPU, `columns` tokens of one sequence after `depth`."""
+    config = census.config
+    dense_rates, expert_rates = cpu_rates(census, machine, holding.threads, factors)
+    memory = machine.ram_read[max(machine.ram_read)]
+    dense = _over(sizes(census.dense), dense_rates)
+    read = distinct(popularity, columns)
+    experts = sum(_over(shape.by_kind, expert_rates) for shape in census.trunk_experts) * read
+    state = (census.state_bytes + columns * census.cache_bytes(depth, holding.kv_bits, False)) / memory
+    dense_bytes = sum(sizes(census.dense).values())
+    expert_bytes = read * sum(shape.record for shape in census.trunk_experts)
+    terms = [
+        Term("dense weights", dense, f"{_gb(dense_bytes)} at {_gb(dense_bytes / dense)}/s"),
+        Term("experts", experts, f"{_gb(expert_bytes)} at {_gb(expert_bytes / experts)}/s"),
+        Term("state and cache", state, f"{_gb(state * memory)} at {_gb(memory)}/s"),
+        Term("calls", config.layers * factors.cpu_layer, f"{config.layers} layers"),
+        *_ssd(census, machine, holding, popularity, columns, factors),
+    ]
+    return Estimate(columns, tuple(term for term in terms if term.seconds > 0))
+
+
+def cpu_prompt(
+    census: Census, machine: Machine, holding: Holding, popularity: Popularity, tokens: int,
+    factors: Factors = CALIBRATED,
+) -> Estimate:  # fmt: skip
+    """A prompt on the CPU, in chunks: dense products by their multiply-adds; an expert's weights are unpacked once for
+    all of a chunk's tokens that use it."""
+    config = census.config
+    kernels = {kind: machine.kernel(kind) for kind in census.kinds}
+    _, rates = cpu_rates(census, machine, holding.threads, factors)
+    scale = {kind: _threaded(machine, k, holding.threads) / k.experts[max(k.experts)] for kind, k in kernels.items()}
+    once = [m for m in census.dense if m.rows != config.vocabulary]  # the head sees the last token only
+    macs = {kind: sum(m.weights for m in once if m.kind == kind) for kind in kernels}
+    dense = expert = streamed = 0.0
+    for chunk in chunks(tokens, CPU_CHUNK):
+        dense += sum(chunk * n / (kernels[k].linear_macs * scale[k] * factors.cpu_prompt) for k, n in macs.items())
+        read = distinct(popularity, chunk)
+        for shape in census.trunk_experts:
+            for matrix in (shape.gate, shape.up, shape.down):
+                kernel = kernels[matrix.kind]
+                work = kernel.experts_macs * scale[matrix.kind] * factors.cpu_prompt
+                unpack = max(matrix.bytes / rates[matrix.kind] - matrix.weights / work, 0)
+                expert += read * unpack + chunk * config.experts_used * matrix.weights / work
+        streamed += sum(term.seconds for term in _ssd(census, machine, holding, popularity, chunk, factors))
+    all_macs = tokens * sum(macs.values())
+    terms = [
+        Term("dense products", dense, f"{all_macs / 1e12:.2f} T multiply-adds at {all_macs / dense / 1e9:.0f} G/s"),
+        Term("experts", expert, f"{config.experts_used} of {config.experts} a token"),
+        Term("attention, state", tokens * config.layers * factors.cpu_layer_token, f"{config.layers} layers"),
+        Term("SSD", streamed, f"{_gb(machine.disk.sequential)}/s in order"),
+    ]
+    return Estimate(tokens, tuple(term for term in terms if term.seconds > 0))
+
+
+def card_step(
+    census: Census, machine: Machine, card: CardRates, holding: Holding, popularity: Popularity, depth: int = 0,
+    columns: int = 1, factors: Factors = CALIBRATED,
+) -> Estimate:  # fmt: skip
+    """A step of the trunk on a card, its absent experts shared between CPU and link."""
+    config = census.config
+    dense_bytes = sum(card_bytes(matrix) for matrix in census.dense)
+    moved = census.state_bytes + columns * census.cache_bytes(depth, holding.kv_bits, True)
+    dense = dense_bytes / (card.read * factors.card_dense)
+    state = moved / card.read / factors.card_dense
+    launches = config.layers * factors.card_launches * card.node
+    more = (columns - 1) * config.layers * factors.card_column
+    cpu, link = absent_rates(census, machine, card, holding.threads)
+    slot = absent = handoff = hidden = absent_bytes = slot_total = 0.0
+    asked = absent_count = 0.0
+    for index, shape in enumerate(census.trunk_experts):
+        held = min(holding.slots[index], config.experts)
+        away = missed(popularity, columns, held)
+        here = distinct(popularity, columns) - away
+        asked, absent_count = asked + here + away, absent_count + away
+        in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
+        outside = away * shape.record / (cpu + link)
+        ring = factors.handoff * min(away, 1.0)
+        slot, absent, handoff = slot + in_slots, absent + outside, handoff + ring
+        hidden += min(in_slots, outside + ring)
+        slot_total, absent_bytes = slot_total + here * slot_bytes(shape), absent_bytes + away * shape.record
+    shared = f"{_gb(absent_bytes)}: CPU {_gb(cpu)}/s and link {_gb(link)}/s together"
+    larger = "slots" if slot >= absent + handoff else "absent"
+    terms = [
+        Term("dense weights", dense, f"{_gb(dense_bytes)} at {_gb(dense_bytes / dense)}/s"),
+        Term("experts in slots", slot, f"{_gb(slot_total)}", hidden if larger == "absent" else 0.0),
+        Term("absent experts", absent, shared, hidden if larger == "slots" else 0.0),
+        Term("hand-off", handoff, "the GPU rings the CPU and waits"),
+        Term("state and cache", state, f"{_gb(moved)}"),
+        Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
+        Term("further columns", more, f"{columns - 1} columns"),
+        Term("host", factors.host, "asking for a step, reading its result"),
+        *_ssd(census, machine, holding, popularity, columns, factors),
+    ]
+    hits = 1 - absent_count / asked if asked else 1.0
+    return Estimate(columns, tuple(term for term in terms if term.seconds > 0), hits)
+
+
+def draft_pass(census: Census, card: CardRates, factors: Factors = CALIBRATED) -> float:
+    """Seconds of one pass of the draft layer on a card, its experts all in slots."""
+    if not census.draft:
+        return 0.0
+    shape, used = census.experts[-1], census.config.experts_used
+    bytes = sum(card_bytes(matrix) for matrix in census.draft) + used * slot_bytes(shape)
+    return bytes / (card.read * factors.card_dense) + (factors.card_launches + 6) * card.node
+
+
+def absent_rates(census: Census, machine: Machine, card: CardRates, threads: int) -> tuple[float, float]:
+    """(CPU, link) bytes/s on absent experts while both work. Measured together for one block type; others keep the
+    ratio to their own rate alone."""
+    bytes: dict[str, float] = {}
+    for shape in census.trunk_experts:
+        for kind, size in shape.by_kind.items():
+            bytes[kind] = bytes.get(kind, 0.0) + size
+    alone = sum(bytes.values()) / _over(bytes, {k: _threaded(machine, machine.kernel(k), threads) for k in bytes})
+    both = machine.together
+    if both is None or both.link <= 0:
+        return alone, 0.0
+    reference = machine.kernel(both.kind)
+    slowed = min(both.experts / reference.experts[max(reference.experts)], 1.0)
+    return alone * slowed, min(both.link, card.mapped)
+
+
+def card_prompt(
+    census: Census, machine: Machine, card: CardRates, holding: Holding, popularity: Popularity, tokens: int,
+    chunk: int, factors: Factors = CALIBRATED,
+) -> Estimate:  # fmt: skip
+    """A prompt on a card. Experts without a slot stream over the link beside the compute; from the SSD before that."""
+    once: tuple[Matrix, ...] = tuple(m for m in census.dense if m.rows != census.config.vocabulary)
+    macs = sum(m.weights for m in once)
+    macs += census.config.experts_used * sum(shape.weights for shape in census.trunk_experts)
+    unpack = compute = link = ssd = 0.0
+    streamed = hidden = 0.0
+    for size in chunks(tokens, chunk):
+        passed = float(sum(card_bytes(m) for m in once))
+        absent = 0.0
+        for index, shape in enumerate(census.trunk_experts):
+            held = min(holding.slots[index], census.config.experts)
+            passed += distinct(popularity, size) * slot_bytes(shape)
+            absent += missed(popularity, size, held) * shape.record
+        work = passed / (card.read * factors.card_chunk) + size * macs / (card.matmul * factors.card_macs)
+        unpack += passed / (card.read * factors.card_chunk)
+        compute += size * macs / (card.matmul * factors.card_macs)
+        over = absent / (card.to_card * factors.link)
+        link, streamed, hidden = link + over, streamed + absent, hidden + min(over, work)
+        ssd += sum(term.seconds for term in _ssd(census, machine, holding, popularity, size, factors))
+    beside = unpack + compute <= link  # the longer one shows
+    terms = [
+        Term("reading and unpacking weights", unpack, "once a chunk", hidden * unpack / (unpack + compute) * beside),
+        Term(
+            "products",
+            compute,
+            f"{tokens * macs / 1e12:.0f} T multiply-adds",
+            hidden * compute / (unpack + compute) * beside,
+        ),
+        Term("link", link, f"{_gb(streamed)} at {_gb(card.to_card * factors.link)}/s", 0.0 if beside else hidden),
+        Term("SSD", ssd, f"{_gb(machine.disk.sequential)}/s in order"),
+    ]
+    return Estimate(tokens, tuple(term for term in terms if term.seconds > 0))
+
+
+def chunks(tokens: int, size: int) -> list[int]:
+    """The pieces a prompt is read in."""
+    return [size] * (tokens // size) + ([tokens % size] if tokens % size else [])
+
+
+def _ssd(
+    census: Census, machine: Machine, holding: Holding, popularity: Popularity, columns: int, factors: Factors
+) -> list[Term]:
+    """Experts that neither box holds. Video memory and RAM hold different ones where RAM is short."""
+    count = census.config.experts
+    size = 0.0
+    for index, shape in enumerate(census.trunk_experts):
+        in_ram, in_slots = holding.ram[index], holding.slots[index]
+        if max(in_ram, in_slots) < count:
+            size += missed(popularity, columns, min(in_ram + in_slots, count)) * shape.record
+    if not size:
+        return []
+    rate = machine.disk.sequential * factors.ssd
+    return [Term("SSD", size / rate, f"{_gb(size)} at {_gb(rate)}/s")]
+
+
+def _gb(bytes: float) -> str:
+    """1.23 GB; small sizes in MB."""
+    return f"{bytes / 1e9:.2f} GB" if bytes >= 1e8 else f"{bytes / 1e6:.1f} MB"

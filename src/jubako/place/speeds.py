@@ -1,0 +1,79 @@
+"""A plan's predicted speeds: the formulas of `predict` on what the plan holds where."""
+
+from __future__ import annotations
+
+from .census import Census
+from .factors import CALIBRATED, IDEAL, Factors
+from .machine import Machine
+from .plan import Plan
+from .predict import Holding, card_prompt, card_step, cpu_prompt, cpu_step, draft_pass
+from .routing import Popularity, flat, skewed
+from .speed import Estimate, Speed, Term
+
+PROMPTS = (512, 8192, 65536)
+MOST_DRAFTS = 4
+KEPT = 0.6  # of drafts, each given that those before it were right: what the shipped draft layer keeps in prose
+# (docs/model-card.md); real ones must be measured
+
+
+def speeds(census: Census, machine: Machine, plan: Plan, depth: int = 0) -> Speed:
+    """Predictions for decoding after `depth` tokens, and for prompts."""
+    config = census.config
+    even, uneven = flat(config.experts, config.experts_used), skewed(config.experts, config.experts_used)
+    prompts = {n: _prompt(census, machine, plan, even, n) for n in PROMPTS if n <= max(plan.context, PROMPTS[0])}
+    drafted, drafts = _drafted(census, machine, plan, uneven, depth)
+    return Speed(
+        flat=step(census, machine, plan, even, depth),
+        skewed=step(census, machine, plan, uneven, depth),
+        prompts=prompts,
+        drafted=drafted,
+        drafts=drafts,
+        limit=step(census, machine, plan, even, depth, factors=IDEAL).rate,
+    )
+
+
+def step(
+    census: Census, machine: Machine, plan: Plan, popularity: Popularity, depth: int = 0, columns: int = 1,
+    factors: Factors = CALIBRATED,
+) -> Estimate:  # fmt: skip
+    """A step of `columns` columns."""
+    held = holding(census, plan)
+    if plan.device == "cuda":
+        card = machine.cards[plan.cards[0].index]
+        return card_step(census, machine, card, held, popularity, depth, columns, factors)
+    return cpu_step(census, machine, held, popularity, depth, columns, factors)
+
+
+def holding(census: Census, plan: Plan) -> Holding:
+    """Where the plan leaves experts."""
+    count = census.config.experts
+    ram = plan.ram_experts if plan.expert_ram else (count,) * len(plan.slots)
+    return Holding(plan.slots, ram, plan.threads, plan.kv_bits)
+
+
+def _prompt(census: Census, machine: Machine, plan: Plan, popularity: Popularity, tokens: int) -> Estimate:
+    held = holding(census, plan)
+    if plan.device == "cuda":
+        card = machine.cards[plan.cards[0].index]
+        return card_prompt(census, machine, card, held, popularity, tokens, plan.chunk)
+    return cpu_prompt(census, machine, held, popularity, tokens)
+
+
+def _drafted(
+    census: Census, machine: Machine, plan: Plan, popularity: Popularity, depth: int
+) -> tuple[Estimate | None, int]:
+    """The number of drafts that gives most, and its estimate; (None, 0) where none gains."""
+    if not census.draft or plan.device != "cuda":
+        return None, 0
+    card = machine.cards[plan.cards[0].index]
+    best: Estimate | None = None
+    chosen = 0
+    plain = step(census, machine, plan, popularity, depth).rate
+    for drafts in range(1, MOST_DRAFTS + 1):
+        verify = step(census, machine, plan, popularity, depth, drafts + 1)
+        kept = sum(KEPT**i for i in range(drafts + 1))
+        term = Term("drafting", drafts * draft_pass(census, card), f"{drafts} passes of the draft layer")
+        estimate = Estimate(kept, (*verify.terms, term), verify.hit_rate)
+        if estimate.rate > max(plain, best.rate if best else 0.0):
+            best, chosen = estimate, drafts
+    return best, chosen
