@@ -1,6 +1,6 @@
 """The GPU engine's figures on a random full-size network, made in video memory: JSON and a table, written as they come.
 
-    python tools/bench_gpu.py --out results [--types dense=Q6_K,…] [--layers 48 --experts 512] [--only steps,prompts]
+    python tools/bench_gpu.py --out results --draft [--types dense=Q6_K,…] [--layers 48] [--only steps,prompts]
 
 Every line of the JSON file stands even if a later measurement fails or is cut off.
 """
@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from jubako.engine.gpu.device import open_gpu
 from jubako.engine.gpu.executor import GpuExecutor
-from jubako.measure.bench_gpu import GpuBench, GpuReport
+from jubako.errors import JubakoError
+from jubako.measure.bench_gpu import GpuBench
 from jubako.measure.geometry import network_config
+from jubako.measure.gpu_figures import GpuReport
 from jubako.measure.gpu_report import markdown
 from jubako.measure.synth_gpu import synthetic_network
 from jubako.measure.tensor_plan import BlockTypes
@@ -32,6 +34,8 @@ from jubako.measure.tensor_plan import BlockTypes
 DEPTHS = (0, 16 << 10, 64 << 10, 131 << 10, 250 << 10)
 WIDTHS = (1, 4)
 PROMPTS = (512, 4 << 10, 64 << 10, 250 << 10)
+SEQUENCES = 8  # that run together
+PARTS = "steps,prompts,drafts,together,resume"
 
 
 class Journal:
@@ -63,16 +67,23 @@ def run(arguments: argparse.Namespace) -> None:
     )
     context = min(config.context_length, max(arguments.depths) + max(arguments.prompts) // 64 + 4096)
     context = max(context, max(arguments.prompts) + 64) // 64 * 64
-    network, source = synthetic_network(config, device, BlockTypes.parse(arguments.types))
+    network, source = synthetic_network(
+        config, device, BlockTypes.parse(arguments.types), draft_head=arguments.draft_head or None
+    )
     journal.say("making the network")
     started = time.perf_counter()
-    executor = GpuExecutor(network, device, kv_bits=arguments.kv_bits, context=context, sequences=2, source=source)
+    executor = GpuExecutor(
+        network, device, kv_bits=arguments.kv_bits, context=context, tokens=2 * context, sequences=SEQUENCES + 1,
+        source=source,
+    )  # fmt: skip
+    del source
     torch.cuda.synchronize()
     journal.say(f"made in {time.perf_counter() - started:.1f} s")
     if arguments.chunk:
         executor.chunk = arguments.chunk
     bench = GpuBench(network, executor, arguments.kv_bits, journal.say)
-    report = bench.report(arguments.widths if "steps" in arguments.only else ())
+    only = set(arguments.only.split(","))
+    report = bench.report(arguments.widths if only & {"steps", "drafts", "together"} else ())
     journal.write(report)
 
     def attempt(results: list[Any], work: Callable[[], Any]) -> None:
@@ -81,26 +92,37 @@ def run(arguments: argparse.Namespace) -> None:
             results.append(work())
             shown = {key: value for key, value in asdict(results[-1]).items() if key not in ("kernels", "runs")}
             journal.say(json.dumps(shown))
-        except (RuntimeError, AssertionError, ValueError) as error:
+        except (JubakoError, RuntimeError, AssertionError, ValueError) as error:
             journal.say(f"failed: {type(error).__name__}: {str(error)[:300]}")
         journal.write(report)
 
-    if "prompts" in arguments.only:
-        for tokens in (n for n in arguments.prompts if n <= 8192):
-            attempt(report.prompts, partial(bench.prompt, tokens))
-            report.prompt_kernels = bench.prompt_kernels(tokens)
-    if "steps" in arguments.only:
+    def prompts(lengths: Sequence[int], repeats: int) -> None:
+        for tokens in lengths:
+            attempt(report.prompts, partial(bench.prompt, tokens, repeats=repeats))
+            if tokens <= executor.chunk:
+                report.prompt_kernels = bench.prompt_kernels(tokens)
+            attempt(report.memory, partial(bench.memory, f"after a prompt of {tokens:,}"))
+
+    ends = (arguments.depths[0], arguments.depths[-1])
+    if "prompts" in only:
+        prompts([n for n in arguments.prompts if n <= 8192], 3)
+    if "steps" in only:
         for depth in arguments.depths:
             for width in arguments.widths:
-                profiled = depth in (arguments.depths[0], arguments.depths[-1])
+                profiled = arguments.profile and depth in ends
                 trace = arguments.out / "trace.json" if arguments.trace and depth == 0 and width == 1 else None
                 attempt(report.steps, partial(bench.steps, depth, width, profiled=profiled, trace=trace))
-    if "prompts" in arguments.only:
-        for tokens in (n for n in arguments.prompts if n > 8192):
-            attempt(report.prompts, partial(bench.prompt, tokens, repeats=1))
-    if arguments.draft:
-        for depth in (arguments.depths[0], arguments.depths[-1]):
-            attempt(report.speculative, partial(bench.speculative, depth))
+    if "drafts" in only and arguments.draft:
+        for depth in ends:
+            attempt(report.speculative, partial(bench.speculative, depth, profiled=arguments.profile))
+    if "together" in only:
+        for sequences in (1, SEQUENCES):
+            attempt(report.steps, partial(bench.steps, 4096, sequences, sequences=sequences))
+    if "resume" in only:
+        attempt(report.resumed, partial(bench.resumed, 64 << 10))
+    attempt(report.memory, partial(bench.memory, "after steps"))
+    if "prompts" in only:
+        prompts([n for n in arguments.prompts if n > 8192], 1)
     print(markdown(report), flush=True)
 
 
@@ -122,9 +144,11 @@ def main() -> None:
     parser.add_argument("--depths", type=numbers, default=list(DEPTHS))
     parser.add_argument("--widths", type=numbers, default=list(WIDTHS))
     parser.add_argument("--prompts", type=numbers, default=list(PROMPTS))
-    parser.add_argument("--only", default="steps,prompts")
-    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--only", default=PARTS, help=f"of {PARTS}")
+    parser.add_argument("--profile", action="store_true", help="the kernels of the first and last depth")
+    parser.add_argument("--trace", action="store_true", help="a file that a browser opens")
     parser.add_argument("--draft", action="store_true", help="with a draft layer: time speculative steps too")
+    parser.add_argument("--draft-head", default="Q4_0", help="block type of its output matrix; empty: the trunk's")
     run(parser.parse_args())
 
 

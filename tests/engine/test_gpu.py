@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 
+import jubako
 from jubako.arch.reference import Reference
 from jubako.arch.weights import load_network
 from jubako.engine.executor import DraftWish
@@ -124,3 +125,22 @@ def test_drafts_are_the_reference_layers(tiny: Path, golden: Mapping[str, np.nda
     [drafts] = executor.draft([DraftWish(ids[-1], state, 2)])
     assert len(drafts) == 2
     assert drafts[0] == int(golden["0.mtp_argmax"][len(ids) - 2])
+
+
+@pytest.mark.skipif(not CUDA, reason="whole answers take the interpreter hours")
+@pytest.mark.parametrize("prompt", range(3))
+def test_text_is_the_same_whatever_is_drafted(tiny: Path, golden: Mapping[str, np.ndarray], prompt: int) -> None:
+    """Greedy, where drafts and their verification follow without the host, and drawn, where it chooses every draft."""
+    model = jubako.load([tiny / "tiny-bf16.gguf", tiny / "tiny-mtp.gguf"], device="cuda", kv_bits=16, context=CONTEXT)
+    ids = golden[f"{prompt}.ids"].tolist()
+    for temperature in (0.0, 0.8):
+        options = {"max_tokens": 60, "temperature": temperature, "seed": 5, "stop_ids": ()}
+        plain = list(model.generate(ids, drafts=0, **options))
+        for drafts in (1, 3, 7):
+            generation = model.generate(ids, drafts=drafts, fixed_drafts=True, **options)
+            assert list(generation) == plain
+            assert sum(generation.stats.accepted) > 0
+        assert list(model.generate(ids, **options)) == plain
+    listed = model.generate(ids, max_tokens=20, drafts=3, fixed_drafts=True, top_logprobs=2, stop_ids=())
+    assert list(listed) == list(model.generate(ids, max_tokens=20, drafts=0, stop_ids=()))
+    assert all(choice.top[0][0] == choice.id for choice in listed.choices)

@@ -3,90 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
 
 from ..arch.network import Network
+from ..core import Request, SamplingParams
+from ..engine.answer import Answer
+from ..engine.depth import Costs
+from ..engine.draft import DraftOptions, Speculation, verify
 from ..engine.executor import DraftWish
 from ..engine.gpu.executor import GpuExecutor
 from ..ops.gpu.columns import Part, step_table
 from ..ops.gpu.state import AttentionMemory, GpuState
+from .gpu_figures import GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
 from .gpu_profile import KernelTime, kernel_times, stages
 from .traffic import expert_bytes, traffic
 
 COPY_BYTES = 4 << 30
 Note = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Steps of `width` columns after `depth` tokens. milliseconds: median of `runs`, each the mean of several steps
-    replayed without the host; host: of one step asked for by the host, logits copied.
-
-    moved        bytes that such a step must move: weights, experts (of a flat routing), state, cache
-    share        of the copy bandwidth that this takes
-    """
-
-    depth: int
-    width: int
-    milliseconds: float
-    runs: list[float]
-    host: float
-    moved: int
-    share: float
-    stages: dict[str, float] = field(default_factory=dict)
-    kernels: list[KernelTime] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class PromptTime:
-    """A prompt of `tokens` after `depth` tokens."""
-
-    tokens: int
-    depth: int
-    seconds: float
-    tokens_per_second: float
-
-
-@dataclass(frozen=True)
-class SpeculativeTime:
-    """Speculative steps of one sequence after `depth` tokens, asked for by the host, of which two columns are kept.
-
-    milliseconds: of a whole one, its drafts, catch-up and verification; drafting: of that, the draft layer's.
-    """
-
-    depth: int
-    drafts: int
-    milliseconds: float
-    drafting: float
-
-
-@dataclass
-class GpuReport:
-    """A whole benchmark. Bytes, bytes/s, seconds."""
-
-    device: str
-    name: str
-    kv_bits: int
-    copy_bandwidth: float
-    weight_bytes: int
-    state_bytes: int
-    other_bytes: int  # of the card, beyond weights and state
-    capture_seconds: float
-    steps: list[StepTime] = field(default_factory=list)
-    prompts: list[PromptTime] = field(default_factory=list)
-    prompt_kernels: list[KernelTime] = field(default_factory=list)  # of a chunk
-    speculative: list[SpeculativeTime] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and numbers."""
-        return asdict(self)
 
 
 def copy_bandwidth(device: torch.device, size: int = COPY_BYTES) -> float:
@@ -106,19 +45,16 @@ def _seconds(work: Callable[[], object]) -> float:
     return float(start.elapsed_time(end)) / 1000
 
 
-def fill_random(executor: GpuExecutor, state: GpuState, depth: int) -> None:
-    """Take `depth` random tokens as read: caches hold random rows, recurrent memory stays as it is."""
-    state.reserve(depth)
-    if depth:
-        for memory in executor.ops.pool.layers:
-            if isinstance(memory, AttentionMemory):
-                if memory.codes.dtype == torch.int8:
-                    memory.codes.random_(-127, 128)
-                else:
-                    memory.codes.normal_()
-                memory.scales.fill_(1 / 127 if memory.codes.dtype == torch.int8 else 1)
-                memory.pooled.normal_()
-    state.position, state.pending, state.open = depth, 0, 0
+def fill_random(executor: GpuExecutor) -> None:
+    """Random keys and values in all caches; recurrent memory stays as it is."""
+    for memory in executor.ops.pool.layers:
+        if isinstance(memory, AttentionMemory):
+            if memory.codes.dtype == torch.int8:
+                memory.codes.random_(-127, 128)
+            else:
+                memory.codes.normal_()
+            memory.scales.fill_(1 / 127 if memory.codes.dtype == torch.int8 else 1)
+            memory.pooled.normal_()
 
 
 def step_bytes(network: Network, depth: int, width: int, kv_bits: int) -> int:
@@ -137,56 +73,61 @@ class GpuBench:
         self.network, self.executor, self.kv_bits, self.note = network, executor, kv_bits, note
         self.device = executor.ops.device
         self.bandwidth = copy_bandwidth(self.device)
+        torch.cuda.empty_cache()
         self.generator = np.random.default_rng(0)
 
     def report(self, widths: Sequence[int] = (1, 4)) -> GpuReport:
-        """What there is to say before the measurements; captures the graphs of steps of these widths."""
-        self.note("capturing graphs")
-        started = time.perf_counter()
-        self.executor.steps.compile(widths)
-        for width in widths:
-            self.executor.steps.run(width)
-        captured = time.perf_counter() - started
-        free, total = torch.cuda.mem_get_info(self.device)
-        weights, state = self.executor.weight_bytes, self.executor.ops.pool.nbytes()
-        torch.cuda.empty_cache()
-        free = torch.cuda.mem_get_info(self.device)[0]
-        return GpuReport(
+        """What there is to say before the measurements; makes the graphs of steps of these widths."""
+        report = GpuReport(
             torch.cuda.get_device_name(self.device),
             self.network.config.name,
             self.kv_bits,
             self.bandwidth,
-            weights,
-            state,
-            total - free - weights - state,
-            captured,
+            self.executor.weight_bytes,
+            self.executor.ops.pool.nbytes(),
         )
+        report.memory.append(self.memory("loaded"))
+        self.note("compiling and capturing")
+        started = time.perf_counter()
+        self.executor.prepare(widths)
+        torch.cuda.synchronize()
+        report.capture_seconds = time.perf_counter() - started
+        report.memory.append(self.memory("captured"))
+        return report
+
+    def memory(self, moment: str) -> Memory:
+        """What of the card is taken now."""
+        known = self.executor.weight_bytes + self.executor.ops.pool.nbytes()
+        allocated, reserved = torch.cuda.memory_allocated(self.device), torch.cuda.memory_reserved(self.device)
+        free, total = torch.cuda.mem_get_info(self.device)
+        return Memory(moment, total - free - known, allocated - known, reserved - allocated)
 
     def steps(
         self,
         depth: int,
         width: int,
+        sequences: int = 1,
         repeats: int = 7,
         steps: int = 16,
         profiled: bool = False,
         trace: Path | None = None,
     ) -> StepTime:
-        """Time steps of `width` columns after `depth` tokens."""
-        self.note(f"{width} columns at depth {depth}")
-        state = self.executor.new_state(self.executor.ops.pool.context)
-        try:
-            fill_random(self.executor, state, depth)
-            state.reserve(min(depth + width * steps * (repeats + 4), state.context))
-            ids = self._ids(width)
-            runner = self.executor.steps
-
-            def start() -> None:
-                torch.cuda.synchronize()
-                self.executor.desk.write(step_table([Part(ids, state.slot, depth, 0, 0)]))
+        """Time steps of `width` columns, shared by the sequences, after `depth` tokens."""
+        self.note(f"{width} columns of {sequences} sequences at depth {depth}")
+        desk, runner, each = self.executor.desk, self.executor.steps, width // sequences
+        with self._states(sequences, depth) as states:
+            for state in states:
+                state.reserve(min(depth + each * steps * (repeats + 4), state.context))
+            ids = self._ids(each)
+            table = step_table([Part(ids, state.slot, depth, 0, 0) for state in states])
 
             def several(count: int = steps) -> None:
                 for _ in range(count):
                     runner.run(width)
+
+            def start() -> None:
+                torch.cuda.synchronize()
+                desk.write(table)
 
             start()
             several()
@@ -196,79 +137,133 @@ class GpuBench:
                 runs.append(1000 * _seconds(several) / steps)
             start()
             kernels = kernel_times(lambda: several(1), 4, trace) if profiled or trace else []
-            host = self._host(state, depth, ids)
-        finally:
-            state.close()
+            host = self._host(states, depth, ids)
         moved = step_bytes(self.network, depth, width, self.kv_bits)
-        each = median(runs)
-        return StepTime(
-            depth, width, each, runs, host, moved, moved / (each / 1000) / self.bandwidth, stages(kernels), kernels
-        )
+        milliseconds = median(runs)
+        share = moved / (milliseconds / 1000) / self.bandwidth
+        return StepTime(depth, width, sequences, milliseconds, runs, host, moved, share, stages(kernels), kernels)
 
-    def _host(self, state: GpuState, depth: int, ids: list[int], repeats: int = 20) -> float:
-        """Milliseconds of a step that the host asks for and whose logits it gets."""
+    def _host(self, states: Sequence[GpuState], depth: int, ids: list[int], repeats: int = 20) -> float:
+        """Milliseconds of a step that the host asks for and whose likeliest tokens it gets."""
         times = []
         for _ in range(repeats):
-            state.position, state.pending, state.open = depth, 0, 0
+            for state in states:
+                _take_as_read(state, depth)
             started = time.perf_counter()
-            self.executor.step([(ids, state)])
+            self.executor.step([(ids, state) for state in states])
             times.append(1000 * (time.perf_counter() - started))
         return median(times)
 
-    def speculative(self, depth: int, drafts: int = 3, repeats: int = 15) -> SpeculativeTime:
-        """Time speculative steps after `depth` tokens: the medians after three that warm up."""
+    def speculative(self, depth: int, drafts: int = 3, repeats: int = 20, profiled: bool = False) -> SpeculativeTime:
+        """Time speculative steps after `depth` tokens: medians after three that warm up."""
         self.note(f"{drafts} drafts at depth {depth}")
-        state = self.executor.new_state(self.executor.ops.pool.context)
-        whole, drafting = [], []
-        try:
-            fill_random(self.executor, state, depth)
-            state.draft_position, state.carried = depth, []
-            self.executor.step([(self._ids(1), state)])
+        executor, desk = self.executor, self.executor.desk
+        whole, drafting, engine = [], [], []
+        with self._states(1, depth) as [state]:
+            executor.step([(self._ids(1), state)])
             for run in range(repeats + 3):
-                following = self._ids(1)[0]
+                wish = DraftWish(self._ids(1)[0], state, drafts)
                 started = time.perf_counter()
-                [found] = self.executor.draft([DraftWish(following, state, drafts)])
-                drafted = time.perf_counter()
-                self.executor.step([([following, *found], state)])
-                state.keep(2)
+                found = executor.speculate([wish])
                 if run >= 3:
-                    drafting.append(1000 * (drafted - started))
                     whole.append(1000 * (time.perf_counter() - started))
-        finally:
-            state.close()
-        return SpeculativeTime(depth, drafts, median(whole), median(drafting))
+                    drafting.append(1000 * found.seconds)
+                state.keep(2)
+            answer = Answer(Request("", (0,), SamplingParams(), max_tokens=10 * repeats), self._context)
+            text = Speculation(answer, state, [], DraftOptions(drafts, fixed=True))
+            text.columns = self._ids(1)
+            costs = Costs()
+            for _ in range(repeats):
+                started = time.perf_counter()
+                [rows] = verify(executor, costs, [text])
+                text.accept(rows)
+                engine.append(1000 * (time.perf_counter() - started))
+            first = [Part(self._ids(2), state.slot, state.position - 1, 0, 0)]
+            columns = [Part(self._ids(1 + drafts), state.slot, state.position + 1, 0, 0)]
+            desk.write(step_table(columns), step_table(first))
+            tables = desk.tables.clone()
+
+            def replay() -> None:
+                desk.tables.copy_(tables)
+                executor.launch_drafts(first, drafts)
+                executor.steps.run(1 + drafts)
+
+            replay()
+            device = median(1000 * _seconds(replay) for _ in range(repeats))
+            kernels = kernel_times(replay, 3) if profiled else []
+        return SpeculativeTime(depth, drafts, median(whole), median(drafting), device, median(engine), kernels)
+
+    def resumed(self, depth: int, repeats: int = 3) -> ResumeTime:
+        """Time a checkpoint after `depth` tokens, and a sequence that begins with it; the best of some."""
+        self.note(f"resuming {depth} tokens")
+        executor, ids = self.executor, np.zeros(depth, np.int32)
+        saves, resumes, firsts = [], [], []
+        with self._states(2, depth) as [one, other]:
+            for _ in range(repeats + 1):
+                started = time.perf_counter()
+                saved = executor.save(one)
+                after = time.perf_counter()
+                executor.resume(other, saved, ids)
+                resumed = time.perf_counter()
+                executor.step([(self._ids(1), other)])
+                firsts.append(1000 * (time.perf_counter() - after))
+                saves.append(1000 * (after - started))
+                resumes.append(1000 * (resumed - after))
+                other.reset()
+                executor.ops.pool.pages.release(saved.pages)
+        return ResumeTime(depth, min(saves[1:]), min(resumes[1:]), min(firsts[1:]))
 
     def prompt(self, tokens: int, depth: int = 0, repeats: int = 3) -> PromptTime:
         """Time a prompt of `tokens` after `depth` others: the median of `repeats` after one that warms up."""
         self.note(f"prompt of {tokens} after {depth}")
         ids = self._ids(tokens)
         times = []
-        state = self.executor.new_state(self.executor.ops.pool.context)
-        try:
+        with self._states(1, depth) as [state]:
             for run in range(repeats + (1 if repeats > 1 else 0)):
-                fill_random(self.executor, state, depth)
+                _take_as_read(state, depth)
                 torch.cuda.synchronize()
                 started = time.perf_counter()
                 for start in range(0, tokens, self.executor.chunk):
                     self.executor.forward(ids[start : start + self.executor.chunk], state, last_only=True)
                 if run or repeats == 1:
                     times.append(time.perf_counter() - started)
-        finally:
-            state.close()
         return PromptTime(tokens, depth, median(times), tokens / median(times))
 
     def prompt_kernels(self, tokens: int) -> list[KernelTime]:
         """The kernels of one prompt chunk from an empty context."""
         ids = self._ids(tokens)
-        state = self.executor.new_state(self.executor.ops.pool.context)
-        try:
-            return kernel_times(lambda: self._read(ids, state), 1)
-        finally:
-            state.close()
+        with self._states(1, 0) as [state]:
 
-    def _read(self, ids: list[int], state: GpuState) -> None:
-        self.executor.forward(ids, state, last_only=True)
+            def read() -> None:
+                self.executor.forward(ids, state, last_only=True)
+
+            return kernel_times(read, 1)
+
+    @contextmanager
+    def _states(self, count: int, depth: int) -> Iterator[list[GpuState]]:
+        """States that have read `depth` random tokens."""
+        states = [self.executor.new_state(self._context) for _ in range(count)]
+        try:
+            for state in states:
+                state.reserve(depth)
+                _take_as_read(state, depth)
+            if depth:
+                fill_random(self.executor)
+            yield states
+        finally:
+            for state in states:
+                state.close()
+
+    @property
+    def _context(self) -> int:
+        return self.executor.ops.pool.context
 
     def _ids(self, count: int) -> list[int]:
         ids: Sequence[int] = self.generator.integers(0, self.network.config.vocabulary, count).tolist()
         return list(ids)
+
+
+def _take_as_read(state: GpuState, depth: int) -> None:
+    """A state after `depth` tokens, whatever its memory holds."""
+    state.position, state.pending, state.open = depth, 0, 0
+    state.draft_position, state.carried = depth, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .bench_gpu import GpuReport
+from .gpu_figures import GpuReport
 from .gpu_profile import KernelTime
 
 KERNELS = 40  # lines a step's profile shows at most
@@ -14,16 +14,19 @@ def markdown(report: GpuReport) -> str:
         f"# {report.name} on {report.device}, KV {report.kv_bits} bit",
         "",
         f"copy {report.copy_bandwidth / 1e12:.2f} TB/s · weights {report.weight_bytes / 1e9:.2f} GB · state "
-        f"{report.state_bytes / 1e9:.2f} GB · other memory {report.other_bytes / 1e9:.2f} GB · graphs captured in "
-        f"{report.capture_seconds:.1f} s",
+        f"{report.state_bytes / 1e9:.2f} GB · compiled and captured in {report.capture_seconds:.1f} s",
         "",
-        "| depth | columns | ms | from the host, ms | GB moved | of copy speed |",
-        "|---|---|---|---|---|---|",
+        "| memory | beyond weights and state, GB | tensors | kept by torch |",
+        "|---|---|---|---|",
+        *(f"| {m.moment} | {m.beyond / 1e9:.2f} | {m.tensors / 1e9:.2f} | {m.kept / 1e9:.2f} |" for m in report.memory),
+        "",
+        "| depth | sequences | columns | ms | from the host, ms | GB moved | of copy speed |",
+        "|---|---|---|---|---|---|---|",
     ]
     for step in report.steps:
         lines.append(
-            f"| {step.depth:,} | {step.width} | {step.milliseconds:.3f} | {step.host:.3f} | {step.moved / 1e9:.2f} "
-            f"| {step.share:.0%} |"
+            f"| {step.depth:,} | {step.sequences} | {step.width} | {step.milliseconds:.3f} | {step.host:.3f} "
+            f"| {step.moved / 1e9:.2f} | {step.share:.0%} |"
         )
     lines += ["", "| prompt | after | s | tok/s |", "|---|---|---|---|"]
     for prompt in report.prompts:
@@ -31,13 +34,23 @@ def markdown(report: GpuReport) -> str:
             f"| {prompt.tokens:,} | {prompt.depth:,} | {prompt.seconds:.3f} | {prompt.tokens_per_second:,.0f} |"
         )
     if report.speculative:
-        lines += ["", "| depth | drafts | whole step, ms | of that drafting |", "|---|---|---|---|"]
-        lines += [f"| {s.depth:,} | {s.drafts} | {s.milliseconds:.3f} | {s.drafting:.3f} |" for s in report.speculative]
+        lines += ["", "| depth | drafts | whole step, ms | of that drafting | without the host | in an answer |"]
+        lines += ["|---|---|---|---|---|---|"]
+        lines += [
+            f"| {s.depth:,} | {s.drafts} | {s.milliseconds:.3f} | {s.drafting:.3f} | {s.device:.3f} | {s.engine:.3f} |"
+            for s in report.speculative
+        ]
+    if report.resumed:
+        lines += ["", "| tokens | checkpoint, ms | resumed | first token |", "|---|---|---|---|"]
+        lines += [f"| {r.depth:,} | {r.save:.1f} | {r.resume:.1f} | {r.first_token:.1f} |" for r in report.resumed]
     for step in report.steps:
         if step.kernels:
             lines += ["", f"## {step.width} columns at depth {step.depth:,}", ""]
             lines += [f"- {stage}: {ms:.3f} ms" for stage, ms in step.stages.items()]
             lines += ["", *kernel_rows(step.kernels)]
+    for one in report.speculative:
+        if one.kernels:
+            lines += ["", f"## {one.drafts} drafts at depth {one.depth:,}", "", *kernel_rows(one.kernels)]
     if report.prompt_kernels:
         lines += ["", "## A chunk of a prompt", "", *kernel_rows(report.prompt_kernels)]
     return "\n".join(lines) + "\n"

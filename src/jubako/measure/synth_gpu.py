@@ -7,7 +7,9 @@ type is valid and activations stay sane, as in a synthetic file. Small special t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from ..arch.tensor import Tensor
 from ..arch.weights import Network, load_network
 from ..files import ModelFiles
 from ..files.tensors import StoredTensor
+from ..quant import block_type
 from .geometry import metadata
 from .random_blocks import generator_for, random_blocks
 from .synth import fill
@@ -27,10 +30,21 @@ NOWHERE = Path("synthetic")
 
 
 def synthetic_network(
-    config: Config, device: torch.device, types: BlockTypes | None = None, routing: Routing = "flat", seed: int = 1
+    config: Config,
+    device: torch.device,
+    types: BlockTypes | None = None,
+    routing: Routing = "flat",
+    seed: int = 1,
+    draft_head: str | None = None,
 ) -> tuple[Network, Callable[[Tensor], torch.Tensor]]:
-    """A network without bytes, and the source that makes a tensor's raw blocks on the device when it is asked."""
+    """A network without bytes, and the source that makes a tensor's raw blocks on the device when it is asked.
+
+    draft_head: block type of an output matrix of the draft layer's own.
+    """
     plan = {tensor.name: tensor for tensor in plan_tensors(config, types or BlockTypes())}
+    if draft_head is not None and config.draft_layers:
+        name = f"blk.{config.layers}.nextn.shared_head_head.weight"
+        plan[name] = replace(plan["output.weight"], name=name, type=block_type(draft_head))
     files = ModelFiles("gguf", metadata(config), {name: _hollow(t) for name, t in plan.items()}, {}, [NOWHERE])
     source = _Source(plan, device, routing, seed)
     return load_network(files), source
@@ -44,13 +58,12 @@ def _hollow(tensor: PlannedTensor) -> StoredTensor:
 
 
 class _Source:
-    """Makes raw blocks. Tensors asked for twice, or in parts, are made anew."""
+    """Makes raw blocks, of each tensor the same in whichever order they are asked for."""
 
     def __init__(self, plan: dict[str, PlannedTensor], device: torch.device, routing: Routing, seed: int) -> None:
         self.plan, self.device, self.routing, self.seed = plan, device, routing, seed
         self.pools: dict[tuple[str, float], torch.Tensor] = {}
         self.generator = torch.Generator(device)
-        self.generator.manual_seed(seed)
 
     def __call__(self, tensor: Tensor) -> torch.Tensor:
         """uint8 [*shape[:-1], bytes of a row] on the device."""
@@ -59,6 +72,7 @@ class _Source:
             made = torch.from_numpy(fill(planned, self.routing, self.seed)).to(self.device)
             return made.reshape(tensor.data.shape)
         pool = self._pool(planned)
+        self.generator.manual_seed(self.seed * 1_000_003 + crc32(tensor.name.encode()))
         count = tensor.data.size // planned.type.bytes
         out = torch.empty(count, planned.type.bytes, dtype=torch.uint8, device=self.device)
         step = 1 << 24

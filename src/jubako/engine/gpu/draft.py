@@ -1,4 +1,4 @@
-"""The draft layer on the GPU: catch up on what is sure, then guess token after token, in one captured graph.
+"""The draft layer on the GPU: catch up on what is sure, then guess token after token; two captured graphs.
 
     carried streams ┐                        ┌ follow: id of the draft, next position
     sure ids ───────┴ join → layer → last ───┴→ join → layer → …  → ids into the table of the step that verifies them
@@ -37,9 +37,10 @@ class Drafts:
         assert isinstance(memory, AttentionMemory)
         self._choice = Choice(config.index_blocks(memory.ratio) if memory.ratio else 0, ops.device)
 
-    def capture(self, width: int, parts: int, depth: int) -> None:
-        """Have `depth` drafts of so many sequences ready that bring `width` columns."""
-        self._graphs.capture(("drafts", width, parts, depth), partial(self.chain, width, parts, depth))
+    def capture(self, width: int, parts: int) -> None:
+        """Have drafts of so many sequences ready that bring `width` columns."""
+        self._graphs.capture(("first draft", width, parts), partial(self._catch_up, width, parts))
+        self._graphs.capture(("draft", parts), partial(self._further, parts))
 
     def catch_up_table(self, wishes: Sequence[DraftWish]) -> list[Part]:
         """What the first pass reads: all that is sure. The states count it as read."""
@@ -55,7 +56,9 @@ class Drafts:
     def launch(self, parts: Sequence[Part], depth: int) -> None:
         """Drafts of the likeliest tokens by the desk's tables, which say the same: to the desk, and into its step."""
         width = sum(len(part.ids) for part in parts)
-        self._graphs.run(("drafts", width, len(parts), depth), partial(self.chain, width, len(parts), depth))
+        self._first(width, len(parts))
+        for _ in range(depth - 1):
+            self._next(len(parts))
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """Up to `depth` drafts for each wish. The draft caches know all sure tokens afterwards, and no draft."""
@@ -72,12 +75,9 @@ class Drafts:
 
     def _picked(self, wishes: Sequence[DraftWish], parts: Sequence[Part]) -> list[list[int]]:
         """Draft by draft with the host's choice between them; a wish that stops idles along."""
-        width, count = sum(len(part.ids) for part in parts), len(parts)
-        first, further = partial(self._catch_up, width, count), partial(self._further, count)
-        self._graphs.capture(("first draft", width, count), first)
-        self._graphs.capture(("draft", count), further)
+        count = len(parts)
         self.desk.write(draft=step_table(parts))
-        self._graphs.run(("first draft", width, count), first)
+        self._first(sum(len(part.ids) for part in parts), count)
         found: list[list[int]] = [[] for _ in wishes]
         active = set(range(count))
         while True:
@@ -92,7 +92,7 @@ class Drafts:
             if not active:
                 return found
             self.desk.choose([line[-1] if line else 0 for line in found])
-            self._graphs.run(("draft", count), further)
+            self._next(count)
 
     def read(self, state: GpuState) -> None:
         """Keys and values for all carried tokens but the last, whose next token is not sure yet."""
@@ -133,14 +133,13 @@ class Drafts:
         run_layer(ops, ops.weights.draft.layer, joined, ops.pool.layers[-1], columns, choose=choose)
         return joined
 
-    # What graphs hold
+    # The two graphs, and what they hold
 
-    def chain(self, width: int, parts: int, depth: int) -> None:
-        """Catch up on `width` columns, guess `depth` times, put the drafts among the columns to verify."""
-        self._catch_up(width, parts)
-        for _ in range(depth - 1):
-            self._further(parts)
-        insert(self.desk.step, self.desk.drafts)
+    def _first(self, width: int, parts: int) -> None:
+        self._graphs.run(("first draft", width, parts), partial(self._catch_up, width, parts))
+
+    def _next(self, parts: int) -> None:
+        self._graphs.run(("draft", parts), partial(self._further, parts))
 
     def _catch_up(self, width: int, parts: int) -> None:
         self._turn.zero_()
@@ -159,4 +158,5 @@ class Drafts:
         assert draft is not None
         self.ops.head(draft.head_mix, draft.output, streams, logits)
         follow(self.desk.draft, self.ops.argmax(logits), self.desk.drafts, self._turn)
+        insert(self.desk.step, self.desk.drafts)
         self._streams[:parts] = streams
