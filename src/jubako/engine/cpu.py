@@ -20,13 +20,13 @@ from .plan import SharedMemory, pages_for, plan_memory
 
 
 class CpuExecutor:
-    """Runs a network on the CPU. kv_bits: 8 or 16."""
+    """Runs a network on the CPU. kv_bits: 8 or 16. ops: the network's, if they are not to use the file as it is mapped."""
 
-    def __init__(self, network: Network, threads: int | None, kv_bits: int) -> None:
+    def __init__(self, network: Network, threads: int | None, kv_bits: int, ops: CpuOps | None = None) -> None:
         self.config = network.config
         if kv_bits == 8 and self.config.head_dim % 32 and not all(self.config.recurrent):
             raise MachineError(f"heads of {self.config.head_dim} do not fit the 8-bit cache; ask for kv_bits 16")
-        self.ops = CpuOps(network, threads)
+        self.ops = ops or CpuOps(network, threads)
         self.drafts = network.draft is not None
         self._kv_bits = kv_bits
         self.layout = f"cpu, {kv_bits} bit"
@@ -34,7 +34,7 @@ class CpuExecutor:
 
     def new_state(self, context: int) -> CpuState:
         """See `Executor.new_state`. Memory is committed as the context fills, but must be there for all of it."""
-        needed, free = cache_bytes(self.config, context, self._kv_bits), psutil.virtual_memory().available
+        needed, free = cache_bytes(self.config, context, self._kv_bits), self.free_memory()
         if needed > free:
             raise MachineError(
                 f"a context of {context} tokens needs {needed / 1e9:.1f} GB for keys and values, and "
@@ -47,11 +47,15 @@ class CpuExecutor:
         one = self.new_pool(1)
         fixed_bytes = self.ops.new_state(context, self._kv_bits, one).fixed_bytes
         most, token_bytes = pages_for(context, one.page_tokens) * one.page_tokens, one.page_bytes // one.page_tokens
-        free = psutil.virtual_memory().available
+        free = self.free_memory()
         plan = plan_memory(free, sequences, most, token_bytes, fixed_bytes, prefix_bytes)
         pool = self.new_pool(plan.pool_tokens)
         states = [self.ops.new_state(context, self._kv_bits, pool) for _ in range(sequences)]
         return SharedMemory(pool, states, plan.prefix_bytes, plan.total)
+
+    def free_memory(self) -> int:
+        """Bytes that states may take."""
+        return int(psutil.virtual_memory().available)
 
     def new_pool(self, tokens: int) -> KvPool:
         """Pages for so many tokens."""

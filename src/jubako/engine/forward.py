@@ -33,37 +33,43 @@ def residual(ops: Ops, parts: Sequence[Part], revocable: bool = False) -> Array:
 
     revocable: the states' `keep` can take the last of these tokens back.
     """
+    ops.begin(parts)
     for ids, state in parts:
         state.reserve(state.position + len(ids))
     rows = part_rows(parts)
+    layers = ops.weights.layers
     streams = ops.spread(ops.embed(ops.weights.embed, [id for ids, _ in parts for id in ids]))
-    for index, layer in enumerate(ops.weights.layers):
+    for index, layer in enumerate(layers):
         if layer.ngram is not None:
             for (ids, state), own in zip(parts, rows, strict=True):
                 embedding = ops.ngram_rows(layer.ngram, ids, state.history)
                 ops.ngram_inject(layer.ngram, streams[own], embedding, state.ngram)
         pieces = [Piece(own, s.layers[index], s.position) for own, (_, s) in zip(rows, parts, strict=True)]
-        run_layer(ops, layer, streams, pieces, revocable)
+        run_layer(ops, layer, streams, pieces, revocable, layers[index + 1] if index + 1 < len(layers) else None)
     for ids, state in parts:
         state.advance(ids, revocable)
     return streams
 
 
-def run_layer(ops: Ops, layer: Any, streams: Array, pieces: Sequence[Piece], revocable: bool = False) -> None:
-    """One layer on streams [T, S, H], in place."""
+def run_layer(
+    ops: Ops, layer: Any, streams: Array, pieces: Sequence[Piece], revocable: bool = False, follower: Any = None
+) -> None:
+    """One layer on streams [T, S, H], in place. follower: the layer after it, if known."""
     mixed, inject = ops.hyper_mix(streams, layer.hc_attn)
     if hasattr(layer.mixer, "indexer"):
         out = _attention(ops, layer.mixer, mixed, pieces)
     else:
         out = _gdn(ops, layer.mixer, mixed, pieces, revocable)
     ops.hyper_combine(streams, inject, out)
-    run_experts(ops, layer, streams)
+    run_experts(ops, layer, streams, follower)
 
 
-def run_experts(ops: Ops, layer: Any, streams: Array) -> None:
+def run_experts(ops: Ops, layer: Any, streams: Array, follower: Any = None) -> None:
     """The second half of a layer on streams [T, S, H], in place."""
     mixed, inject = ops.hyper_mix(streams, layer.hc_ffn)
     ids, weights = ops.route(ops.linear(layer.experts.router, mixed), ops.config.experts_used)
+    if follower is not None:
+        ops.foresee(follower, streams)
     ops.hyper_combine(streams, inject, ops.experts(layer.experts, mixed, ids, weights))
 
 

@@ -32,6 +32,9 @@ class Ops(Protocol):
     def new_state(self, context: int, kv_bits: int = 8) -> State:
         """The empty state of a sequence of up to `context` tokens. Memory is committed as it fills."""
 
+    def begin(self, parts: Sequence[tuple[Sequence[int], State]]) -> None:
+        """Ids are about to be read at the end of their states: what they need from a disk may be fetched."""
+
     def embed(self, weight: Weights, ids: Sequence[int] | np.ndarray) -> Array:
         """Rows `ids` [T] of a matrix of any block type, decoded: [T, columns]."""
 
@@ -98,6 +101,9 @@ class Ops(Protocol):
 
     def route(self, router_logits: Array, k: int) -> tuple[Array, Array]:
         """The k likeliest experts of logits [T, E]: ids int32 [T, k], likeliest first, and weights that sum to 1."""
+
+    def foresee(self, layer: Weights, streams: Array) -> None:
+        """Told before `experts`: the layer that comes next, and the streams as they are: it may be guessed what it asks for."""
 
     def experts(self, weights: Weights, x: Array, ids: Array, route_weights: Array) -> Array:
         """The chosen experts' weighted sum by rank, then the shared expert's gated output: [T, H]."""

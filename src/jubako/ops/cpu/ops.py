@@ -14,7 +14,7 @@ from ...arch.ngram import ngram_row_ids
 from ...errors import MachineError
 from .kv import KvPool
 from .state import CpuState, new_state
-from .weights import Attention, Experts, Gdn, Indexer, Ngram, Weight, prepare
+from .weights import Attention, Experts, Gdn, Indexer, Layer, Ngram, Weight, prepare
 
 Array = NDArray[Any]
 
@@ -34,6 +34,9 @@ class CpuOps:
 
     def new_state(self, context: int, kv_bits: int = 8, pool: KvPool | None = None) -> CpuState:
         return new_state(self.weights, context, kv_bits, pool)
+
+    def begin(self, parts: Sequence[tuple[Sequence[int], CpuState]]) -> None:
+        """Nothing: the file is mapped."""
 
     def embed(self, weight: Weight, ids: Sequence[int] | Array) -> Array:
         return _cpu.decode_rows(weight, np.ascontiguousarray(ids, dtype=np.int64))
@@ -107,6 +110,9 @@ class CpuOps:
 
     def route(self, router_logits: Array, k: int) -> tuple[Array, Array]:
         return _cpu.route(router_logits, k)
+
+    def foresee(self, layer: Layer, streams: Array) -> None:
+        """Nothing: the file is mapped."""
 
     def experts(self, weights: Experts, x: Array, ids: Array, route_weights: Array) -> Array:
         w = weights

@@ -1,0 +1,97 @@
+"""The CPU's executor in a budget of memory: experts that do not fit stay in the file, and tables always do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from .. import _cpu
+from ..arch.weights import Network
+from ..errors import MachineError
+from ..ops.cpu import CpuState
+from ..ops.cpu.stored import StoredOps
+from ..place.budget import CpuBudget, cpu_budget
+from ..place.resident import dense_bytes, in_file, resident, tensors_of
+from ..place.store import ExpertStore
+from ..place.where import Files, stretch_of
+from .cpu import CpuExecutor
+from .executor import DraftWish, Speculated
+from .logits import Logits
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Progress = Callable[[int, int], None]
+
+
+class StoredExecutor(CpuExecutor):
+    """As `CpuExecutor`, with the same bits, in at most `ram` bytes of memory for the whole process."""
+
+    def __init__(
+        self,
+        network: Network,
+        threads: int | None,
+        kv_bits: int,
+        ram: int,
+        context: int | None = None,
+        sequences: int = 2,
+        progress: Progress | None = None,
+    ) -> None:
+        """context None: what fits. progress: called with bytes read and bytes to read while loading.
+
+        Raises MachineError where the budget is too small, or a file can't be read.
+        """
+        self.budget: CpuBudget = cpu_budget(network, ram, context, kv_bits, sequences)
+        self.context, self.chunk = self.budget.context, self.budget.chunk
+        if context is None and self.context < network.config.context_length:
+            log.warning("%.1f GB of memory have room for %d tokens of context", ram / 1e9, self.context)
+        files = Files(tensors_of(network))
+        self.store = ExpertStore(network, files, self.budget.experts)
+        to_read, done = dense_bytes(network) + (self.store.bytes_of_all if self.store.whole else 0), 0
+
+        def read(count: int) -> None:
+            nonlocal done
+            done += count
+            if progress is not None:
+                progress(done, to_read)
+
+        network = resident(network, files, read)
+        self.store.load(read)
+        tables = {}
+        for tensor in in_file(network):
+            stretch = stretch_of(tensor)
+            if stretch is not None:
+                place = files.number(stretch.file), stretch.offset, tensor.data.strides[0], tensor.shape[0]
+                tables[id(tensor)] = _cpu.RowTable(files.reader, *place)
+        super().__init__(network, threads, kv_bits, StoredOps(network, threads, self.store.native, tables))
+        self._states = self.budget.states
+
+    def free_memory(self) -> int:
+        """See `CpuExecutor.free_memory`: the share of states."""
+        return self._states
+
+    def forward(self, ids: Sequence[int], state: CpuState, *, last_only: bool) -> np.ndarray:
+        """See `Executor.forward`."""
+        return _reading(lambda: super(StoredExecutor, self).forward(ids, state, last_only=last_only))
+
+    def step(self, parts: Sequence[tuple[Sequence[int], CpuState]]) -> list[Logits]:
+        """See `Executor.step`."""
+        return _reading(lambda: super(StoredExecutor, self).step(parts))
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
+        """See `Executor.draft`."""
+        return _reading(lambda: super(StoredExecutor, self).draft(wishes))
+
+    def speculate(self, wishes: Sequence[DraftWish]) -> Speculated:
+        """See `Executor.speculate`."""
+        return _reading(lambda: super(StoredExecutor, self).speculate(wishes))
+
+
+def _reading(work: Callable[[], Result]) -> Result:
+    """What `work` gives; a file that can't be read any more is the machine's doing."""
+    try:
+        return work()
+    except _cpu.ReadError as error:
+        raise MachineError(str(error)) from error

@@ -1,0 +1,86 @@
+"""How a budget of main memory is shared out on a machine that computes on its CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+
+from ..arch.config import Config
+from ..arch.network import Network
+from ..errors import MachineError
+from .resident import dense_bytes
+
+PROCESS = 96 << 20  # bytes that the process grows by beside what is counted here
+STATES_SHARE = 4  # one part in so many of what is left may go to keys and values that nobody asked for
+WORK_SHARE = 8  # and to a chunk's activations
+CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # prompt tokens a pass: each pass may have to read all experts
+
+
+@dataclass(frozen=True)
+class CpuBudget:
+    """Bytes of each part. context: tokens of a sequence; chunk: prompt tokens a pass."""
+
+    total: int
+    process: int
+    dense: int
+    states: int
+    work: int
+    experts: int
+    context: int
+    chunk: int
+
+
+def cpu_budget(network: Network, ram: int, context: int | None, kv_bits: int, sequences: int) -> CpuBudget:
+    """What of `ram` bytes goes where. context None: as much as a quarter of the rest holds.
+
+    Raises MachineError where the dense weights or the context alone take more.
+    """
+    config, dense = network.config, dense_bytes(network)
+    process = psutil.Process().memory_info().rss + PROCESS
+    fixed = sequences * recurrent_bytes(config)
+    token = cache_token_bytes(config, kv_bits)
+    rest = ram - process - dense - fixed
+    if rest <= 0:
+        raise MachineError(
+            f"ram is {ram / 1e9:.2f} GB; the process takes {process / 1e9:.2f} GB, dense weights {dense / 1e9:.2f} GB and "
+            f"{sequences} sequences {fixed / 1e9:.2f} GB of it, which leaves nothing for experts; allow more"
+        )
+    work_each = work_token_bytes(config)
+    chunk = next((tokens for tokens in CHUNKS if tokens * work_each <= rest // WORK_SHARE), CHUNKS[-1])
+    work = chunk * work_each
+    if context is None:
+        context = min(config.context_length, max(256, (rest - work) // STATES_SHARE // max(token, 1) // 256 * 256))
+    states = context * token
+    experts = rest - work - states
+    if experts <= 0:
+        raise MachineError(
+            f"ram is {ram / 1e9:.2f} GB; a context of {context} tokens takes {states / 1e9:.2f} GB of the "
+            f"{(rest - work) / 1e9:.2f} GB beside the dense weights, which leaves nothing for experts; "
+            "ask for a smaller context or allow more"
+        )
+    return CpuBudget(ram, process, dense, states + fixed, work, experts, context, chunk)
+
+
+def cache_token_bytes(config: Config, kv_bits: int) -> int:
+    """Bytes that a token's keys, values and index keys take in all attention layers."""
+    layers = len(config.recurrent) - sum(config.recurrent) + config.draft_layers
+    cells = config.kv_heads * 2 * config.head_dim
+    scales = cells // 32 * 4 if kv_bits == 8 else 0
+    return layers * (cells * kv_bits // 8 + scales + 4 * config.index_dim)
+
+
+def recurrent_bytes(config: Config) -> int:
+    """Bytes of a sequence's recurrent states: float32 matrices and columns, and the factors of open tokens."""
+    heads, dim = config.gdn_value_heads, config.gdn_dim
+    one = 4 * (heads * dim * dim + (config.conv_kernel + 16) * config.gdn_channels + 16 * heads * 3 * dim)
+    return sum(config.recurrent) * one + 4 * config.streams * config.hidden * 64
+
+
+def work_token_bytes(config: Config) -> int:
+    """Bytes of activations that a prompt token needs while its chunk is read, at most."""
+    wide = config.streams * config.hidden
+    uses = config.experts_used + 1
+    experts = uses * (4 * config.hidden + 8 * config.expert_size)  # outputs of each use, and its hidden values
+    mixer = config.gdn_channels + 4 * config.gdn_inner + 3 * config.heads * config.head_dim
+    return 4 * (3 * wide + 4 * config.hidden) + 6 * mixer + experts

@@ -1,0 +1,19 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import RequestError
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.I)
+
+
+def parse_size(text: str, name: str = "size") -> int:
+    """Bytes of "24G", "512 MB", "1.5GiB" or "4096". Raises RequestError, which calls the value `name`."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise RequestError(f"{name} is {text!r:.50}; a size like 24G, 512M or 1.5GiB was expected")
+    number, unit, binary = match.groups()
+    scale: int = (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " ")
+    return int(float(number) * scale)
