@@ -1,0 +1,174 @@
+"""What lies around a GPU step's kernels: tables, drafts that become columns, streams that wait for the draft layer.
+
+A simple function stands in for the network: the next token depends on a token's id and position. So everything that
+has to reach the right column, part and slot shows in the text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from measure.networks import narrow
+
+pytest.importorskip("triton")
+
+import jubako.engine.gpu.executor as executor_module
+import jubako.engine.gpu.step as step_module
+from jubako.arch.weights import load_network
+from jubako.core import Request, SamplingParams
+from jubako.engine.answer import Answer
+from jubako.engine.depth import Costs
+from jubako.engine.draft import DraftOptions, Speculation, verify
+from jubako.engine.gpu.draft import Drafts
+from jubako.engine.gpu.executor import GpuExecutor
+from jubako.errors import JubakoError
+from jubako.files import open_model
+from jubako.measure.synth import synth
+from jubako.ops.gpu.columns import Columns
+from jubako.ops.gpu.ops import GpuOps
+
+VOCABULARY = 320
+BROKEN = 300  # a token after which numbers break down
+
+
+def after(ids: torch.Tensor, positions: torch.Tensor, coarse: bool = False) -> torch.Tensor:
+    """The network: logits [T, V] after tokens at positions. The draft layer's differ at every third position."""
+    seeds = (ids.long() * 7919 + positions.long() * 104_729) % 1_000_003
+    if coarse:
+        seeds += (positions % 3 == 0).long()
+    tokens = torch.arange(VOCABULARY)
+    logits = ((seeds[:, None] * 31 + tokens[None] * (seeds[:, None] % 977 + 13)) % 4093).float() / 256
+    logits[:, BROKEN] = -1
+    logits[ids == BROKEN, 5] = torch.nan
+    return logits
+
+
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory: pytest.TempPathFactory) -> GpuExecutor:
+    path = tmp_path_factory.mktemp("steps") / "net.gguf"
+    synth(path, narrow(layers=2, draft=True, vocab=VOCABULARY, experts=4, hyper_rank=32, ngram_rows=200))
+    network = load_network(open_model([path]))
+    return GpuExecutor(network, torch.device("cpu"), kv_bits=16, context=256, tokens=1024, sequences=4)
+
+
+@pytest.fixture(autouse=True)
+def simple(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function in place of the trunk's and the draft layer's kernels. Streams say which token they are of."""
+
+    def marked(ids: torch.Tensor, positions: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        streams = torch.zeros(len(ids), *like.shape[-2:])
+        streams[:, :, 0], streams[:, :, 1] = ids[:, None].float(), positions[:, None].float()
+        return streams
+
+    def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> torch.Tensor:
+        out.copy_(after(columns.ids, columns.positions))
+        return marked(columns.ids, columns.positions, torch.empty(ops.config.streams, ops.config.hidden))
+
+    def layer(self: Drafts, columns: Columns, streams: torch.Tensor, choose: Any = None) -> torch.Tensor:
+        live = columns.slots < self.ops.pool.idle_slot
+        assert torch.equal(streams[live][:, 0, 1].int(), columns.positions[live]), "streams of another token"
+        return marked(columns.ids, columns.positions + 1, streams)
+
+    def head(self: GpuOps, mix: Any, output: Any, streams: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return out.copy_(after(streams[:, 0, 0], streams[:, 0, 1], coarse=True))
+
+    monkeypatch.setattr(step_module, "logits", logits)
+    monkeypatch.setattr(Drafts, "_layer", layer)
+    monkeypatch.setattr(GpuOps, "head", head)
+
+
+def texts(
+    executor: GpuExecutor, starts: list[int], drafts: int, count: int = 24, **params: Any
+) -> tuple[list[list[int]], list[Speculation]]:
+    """Answers of several sequences together, each to a prompt of one token."""
+    runs, written = [], []
+    states = [executor.new_state(256) for _ in starts]
+    for start, state in zip(starts, states, strict=True):
+        answer = Answer(Request("", (start,), SamplingParams(**params), count), 256)
+        run = Speculation(answer, state, [], DraftOptions(drafts, fixed=True))
+        [rows] = executor.step([([start], state)])
+        chosen = run.accept(rows)
+        runs.append(run)
+        written.append([choice.id for choice in chosen])
+    costs = Costs()
+    while going := [i for i, run in enumerate(runs) if not run.answer.finish_reason]:
+        rows_of_all = verify(executor, costs, [runs[i] for i in going])
+        for i, rows in zip(going, rows_of_all, strict=True):
+            written[i] += [choice.id for choice in runs[i].accept(rows)]
+    for state in states:
+        state.close()
+    return written, runs
+
+
+def greedy(start: int, count: int = 24) -> list[int]:
+    line = [start]
+    for position in range(count):
+        line.append(int(after(torch.tensor(line[-1:]), torch.tensor([position])).argmax()))
+    return line[1:]
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 3, 6])
+def test_drafts_without_the_host_give_the_text(executor: GpuExecutor, drafts: int) -> None:
+    [text], [run] = texts(executor, [11], drafts)
+    assert text == greedy(11)
+    stats = run.answer.stats
+    assert 1 + stats.steps + sum(stats.accepted) == len(text)
+    assert drafts == 0 or 0 < sum(stats.accepted) < sum(stats.drafted)
+
+
+def test_sequences_together_have_their_own_text(executor: GpuExecutor) -> None:
+    written, _ = texts(executor, [11, 200, 7], 3)
+    assert written == [greedy(11), greedy(200), greedy(7)]
+
+
+def test_drawn_text_is_the_same_with_drafts(executor: GpuExecutor) -> None:
+    """The host draws every draft, and reads all logits."""
+    for options in ({"temperature": 1.0}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}):
+        plain, _ = texts(executor, [11, 200], 0, 16, seed=3, **options)
+        drafted, runs = texts(executor, [11, 200], 3, 16, seed=3, **options)
+        assert drafted == plain != [greedy(11, 16), greedy(200, 16)]
+        assert sum(sum(run.answer.stats.accepted) for run in runs) > 0
+
+
+def test_greedy_answers_never_copy_logits(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(executor.desk), "rows", lambda *_: pytest.fail("logits were copied"))
+    assert texts(executor, [9], 3)[0] == [greedy(9)]
+
+
+def test_logits_are_those_of_the_step(executor: GpuExecutor) -> None:
+    one, other = executor.new_state(256), executor.new_state(256)
+    first, second = executor.step([([3, 4], one), ([5], other)])
+    assert np.array_equal(second.array(), after(torch.tensor([5]), torch.tensor([0])).numpy())
+    assert np.array_equal(first[1].logits, after(torch.tensor([4]), torch.tensor([1]))[0].numpy())
+    assert list(first.likeliest) == np.array(first).argmax(-1).tolist()
+    executor.step([([1], one)])
+    assert first[0].logits.shape == (VOCABULARY,), "what was read stays"
+    late = executor.step([([6], other)])[0]
+    executor.step([([7], other)])
+    with pytest.raises(AssertionError, match="gone on"):
+        late.array()
+
+
+def test_numbers_that_break_down_end_their_answer_alone(executor: GpuExecutor) -> None:
+    good, bad = executor.new_state(256), executor.new_state(256)
+    right, wrong = executor.step([([3], good), ([BROKEN], bad)])
+    assert right.likeliest[0] >= 0 and wrong.likeliest[0] == -1
+    answer = Answer(Request("", (BROKEN,)), 256)
+    with pytest.raises(JubakoError, match="position 1 is nan; the network's numbers broke down"):
+        answer.choose(wrong[0])
+    [after_it] = executor.step([([right.likeliest[0]], good)])
+    assert after_it.likeliest[0] >= 0
+
+
+def test_many_carried_tokens_are_read_before_drafting(executor: GpuExecutor) -> None:
+    """More sure tokens than a step has columns wait for the draft layer."""
+    state = executor.new_state(256)
+    for start in range(0, 40, 8):
+        executor.step([(list(range(start, start + 8)), state)])
+    [wish] = [executor_module.DraftWish(99, state, 2)]
+    [drafts], [logits], _ = executor.speculate([wish])
+    assert len(drafts) == 2 and state.draft_position == 40 and state.position == 43
+    assert list(logits.likeliest) == after(torch.tensor([99, *drafts]), torch.tensor([40, 41, 42])).argmax(-1).tolist()
