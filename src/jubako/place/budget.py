@@ -43,7 +43,7 @@ def cpu_budget(network: Network, ram: int, context: int | None, kv_bits: int, se
     rest = ram - process - dense - fixed
     if rest <= 0:
         raise MachineError(
-            f"ram is {ram / 1e9:.2f} GB; the process takes {process / 1e9:.2f} GB, dense weights {dense / 1e9:.2f} GB and "
+            f"ram is {ram / 1e9:.2f} GB; the process takes {process / 1e9:.2f} GB, dense weights {dense / 1e9:.2f} GB, "
             f"{sequences} sequences {fixed / 1e9:.2f} GB of it, which leaves nothing for experts; allow more"
         )
     work_each = work_token_bytes(config)

@@ -1,7 +1,7 @@
-"""`ExpertStore`: a network's routed experts in main memory, as many as a budget holds; the rest is read as it is needed.
+"""`ExpertStore`: a network's routed experts in main memory, as many as a budget holds; the rest is read when needed.
 
-The work is native (csrc/store.h). When all fit they lie as in the file and are read once; else frames of one expert each
-hold those used most, and what a layer lacks is read when its router asks for it.
+The work is native (csrc/store.h). When all fit they lie as in the file and are read once; else frames of one expert
+each hold those used most, and what a layer lacks is read when its router asks for it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class StoredOps(CpuOps):
 
     def foresee(self, layer: Layer, streams: Array) -> None:
         number = self._number[id(layer.experts)]
-        asked, missed, expected, in_vain = self.store.counts
+        _, missed, expected, in_vain = self.store.counts
         if self.store.whole or missed == 0 or (expected > TRIAL and in_vain > (1 - WORTHWHILE) * expected):
             return
 

@@ -1,7 +1,7 @@
-"""`repack_into`: a file's blocks to planes in one pass on the GPU, for experts that come and go; `planar.repack` is the same.
+"""`repack_into`: a file's blocks to planes in one pass on the GPU, for experts that come and go; else `planar.repack`.
 
-A program takes some blocks of 32 weights as [blocks, 4]: quarter i has weights 4i … 4i+3 and 16+4i … 16+4i+3, as two words
-of four codes, one a byte. A type's function makes these words; how planes hold them is the same for all types.
+A program takes some blocks of 32 weights as [blocks, 4]: quarter i has weights 4i … 4i+3 and 16+4i … 16+4i+3, as two
+words of four codes, one a byte. A type's function makes these words; how planes hold them is the same for all types.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -192,7 +192,7 @@ def repack_kernel(
 
 @lru_cache(maxsize=32)
 def grid_of(name: str, device: torch.device) -> torch.Tensor:
-    """A codebook as numbers of its magnitudes, four a word: int32 [entries · width / 4]; something where there is none."""
+    """A codebook as numbers of its magnitudes, four a word: int32 [entries · width / 4]; anything where there is none."""
     if name not in ("IQ2_XXS", "IQ2_S", "IQ3_XXS", "IQ3_S"):
         return torch.zeros(1, dtype=torch.int32, device=device)
     grid = getattr(codebooks, name)
@@ -201,7 +201,7 @@ def grid_of(name: str, device: torch.device) -> torch.Tensor:
 
 
 def repack_into(kind: BlockType, raw: torch.Tensor, out: torch.Tensor) -> None:
-    """Matrices raw uint8 [n, rows, row bytes], rows side by side, to planes out [n, bytes of a matrix], both anywhere."""
+    """Matrices raw uint8 [n, rows, row bytes], rows side by side, to planes out [n, bytes of a matrix]; both may be strided."""
     count, rows, row_bytes = raw.shape
     layout, columns = LAYOUTS[kind.name], row_bytes // kind.bytes * kind.weights
     if kind.name not in TYPES or columns % 32:
