@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -16,17 +15,13 @@ import torch
 
 from ..arch.config import Config
 from ..arch.tensor import Tensor
-from ..arch.weights import Network, load_network
-from ..files import ModelFiles
-from ..files.tensors import StoredTensor
+from ..arch.weights import Network
 from ..quant import block_type
-from .geometry import metadata
 from .random_blocks import generator_for, random_blocks
 from .synth import fill
 from .tensor_plan import BlockTypes, PlannedTensor, Routing, plan_tensors
 
 POOL_BYTES = 4 << 20
-NOWHERE = Path("synthetic")
 
 
 def synthetic_network(
@@ -45,16 +40,7 @@ def synthetic_network(
     if draft_head is not None and config.draft_layers:
         name = f"blk.{config.layers}.nextn.shared_head_head.weight"
         plan[name] = replace(plan["output.weight"], name=name, type=block_type(draft_head))
-    files = ModelFiles("gguf", metadata(config), {name: _hollow(t) for name, t in plan.items()}, {}, [NOWHERE])
-    source = _Source(plan, device, routing, seed)
-    return load_network(files), source
-
-
-def _hollow(tensor: PlannedTensor) -> StoredTensor:
-    """A tensor of the right shape whose bytes are all the same one."""
-    shape = (*tensor.shape[:-1], tensor.row_bytes)
-    data = np.broadcast_to(np.zeros((), np.uint8), shape)
-    return StoredTensor(tensor.name, tensor.type, tensor.shape, data, NOWHERE, 0)
+    return hollow_network(config, plan.values()), _Source(plan, device, routing, seed)
 
 
 class _Source:

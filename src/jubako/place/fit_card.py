@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from .census import Census, card_bytes, slot_bytes
 from .machine import CardRates, Machine
 from .plan import Box, Card, Part, Plan, Wish
-from .predict import absent_rates
+from .predict import Holding, absent_rates, card_prompt, card_step
+from .routing import skewed
 from .shares import PAGE, Short, context_of, gb, prefix_budget, ram_limit, spread, ssd_box
 
 RESERVE = 400 << 20  # bytes of a card left to the driver and a desktop
@@ -17,7 +18,10 @@ PER_TOKEN = 260 << 10  # of a card for the activations of one prompt token
 HOST = 2500 << 20  # of main memory for the process, beside experts: torch, the driver's context, pinned buffers
 CHUNKS = (16384, 8192, 4096, 2048, 1024, 512)
 TRANSIENT = 16  # slots for what one step needs, beside the pool
+RING = 128  # expert places that a prompt streams through, at most
+KV_SHARE = 4  # one part in so many of the card's room is for keys and values, unless more is asked for
 FEWEST_KV = 16384  # newest tokens that stay on the card where the rest lies in RAM
+PROMPT, ANSWER = 8192, 512  # tokens of the request that chunk and slots are chosen for
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,27 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
     few_experts = sum(2 * config.experts_used * shape.record for shape in census.experts)
     if ram < HOST + few_experts and room < config.experts * sum(slot_sizes):
         raise Short(f"{gb(HOST + few_experts)} of RAM are needed beside the card and {gb(ram)} may be used")
-    context, notes = context_of(census, wish, (room // 2 + max(ram - HOST - few_experts, 0) // 4) // each, "memory")
-    all_tokens = wish.sequences * context
-    kv_tokens = all_tokens if all_tokens * each <= room // 4 else context
-    kv_vram = _newest(kv_tokens, each, room)
-    rest = _rest(census, wish, vram - base - kv_vram * each, slot_sizes, len(cards))
-    resident = rest.slots == config.experts
+    beside = room - config.experts * sum(slot_sizes)  # what all experts in slots would leave
+    share = max(room // KV_SHARE, beside)
+    most = share if wish.context is None else room // 2 + max(ram - HOST - few_experts, 0) // 4
+    context, notes = context_of(census, wish, most // each, "memory")
+    kv_tokens = max(context, min(wish.sequences * context, share // each))
+    kv_vram = kv_tokens if kv_tokens * each <= share else min(context, max(FEWEST_KV, share // each), room // each)
     kv_ram = (kv_tokens - kv_vram) * each
-    experts = 0 if resident else min(census.expert_bytes, ram - HOST - kv_ram)
+    threads = wish.threads or machine.threads
+    experts = min(census.expert_bytes, ram - HOST - kv_ram)
+    rests = _rests(census, wish, vram - base - kv_vram * each, slot_sizes, len(cards))
+
+    def request(rest: _Rest) -> float:
+        """Seconds of a usual request."""
+        held = Holding((rest.slots,) * len(slot_sizes), spread(census, experts), threads, wish.kv_bits)
+        popularity = skewed(config.experts, config.experts_used)
+        prompt = card_prompt(census, machine, rates[0], held, popularity, PROMPT, rest.chunk)
+        return prompt.seconds + ANSWER * card_step(census, machine, rates[0], held, popularity).seconds
+
+    rest = min(rests, key=request)
+    resident = rest.slots == config.experts
+    experts = 0 if resident else experts
     prefix = prefix_budget(ram - HOST - kv_ram - experts)
     ram_parts = (
         Part("experts", experts),
@@ -70,7 +87,6 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
         Part("states", prefix),
         Part("process", HOST),
     )
-    threads = wish.threads or machine.threads
     cpu, link = absent_rates(census, machine, rates[0], threads)
     return Plan(
         device="cuda",
@@ -116,32 +132,20 @@ def _work(chunk: int) -> int:
     return FIXED + PER_TOKEN * chunk
 
 
-def _newest(kv_tokens: int, each: int, room: int) -> int:
-    """Tokens whose keys and values stay on the card: all where they take at most half the room, else a third."""
-    if kv_tokens * each <= room // 2:
-        return kv_tokens
-    return min(kv_tokens, max(FEWEST_KV, room // 3 // each), room // each)
-
-
-def _rest(census: Census, wish: Wish, room: int, slot_sizes: Sequence[int], cards: int) -> _Rest:
-    """Everything in slots where that fits; else the longest chunk whose work space and ring take up to half the room,
-    and slots of what is left."""
-    count, largest = census.config.experts, max(slot_sizes)
+def _rests(census: Census, wish: Wish, room: int, slot_sizes: Sequence[int], cards: int) -> list[_Rest]:
+    """For each length of a chunk that fits: its work space and ring, and slots of all that is left."""
+    count, found = census.config.experts, []
     wanted = count if wish.slots is None else min(wish.slots, count)
     for chunk in CHUNKS:
         work = cards * _work(chunk)
         if wanted == count and work + count * sum(slot_sizes) <= room:
-            return _Rest(chunk, work, 0, count)
-    for chunk in CHUNKS:
-        work = cards * _work(chunk)
-        ring = min(count, max(room // 4 // largest, census.config.experts_used))
-        left = room - work - (ring + TRANSIENT) * largest
-        if chunk == CHUNKS[-1] or left >= room // 2:
-            break
-    if left < 0:
-        ring = census.config.experts_used
-        left = max(room - work - (ring + TRANSIENT) * largest, 0)
-    return _Rest(chunk, work, ring, min(wanted, left // sum(slot_sizes), count))
+            found.append(_Rest(chunk, work, 0, count))
+            continue
+        ring = min(count, RING, max(room // 4 // max(slot_sizes), census.config.experts_used))
+        left = room - work - (ring + TRANSIENT) * max(slot_sizes)
+        if left >= 0 or chunk == CHUNKS[-1]:
+            found.append(_Rest(chunk, work, ring, min(wanted, max(left, 0) // sum(slot_sizes))))
+    return found
 
 
 def _box(card: _Card, cards: int, rest: _Rest, slot_sizes: Sequence[int], kv: int, states: int) -> Box:

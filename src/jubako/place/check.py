@@ -1,0 +1,32 @@
+"""Whether a plan is one to be happy with: fits, tight, or does not fit, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .plan import Plan
+
+Verdict = Literal["fits", "tight", "does not fit"]
+ROOM_TO_WORK = 32_768  # tokens of context below which long documents and agents have a hard time
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict, and its reason in a few words; for "fits" what limits the speed."""
+
+    verdict: Verdict
+    why: str
+
+
+def judge(plan: Plan, context_wanted: int = ROOM_TO_WORK) -> Judgement:
+    """Tight means that experts come from the SSD while running, or that the context is short."""
+    if plan.short or plan.speed is None:
+        return Judgement("does not fit", plan.short)
+    ssd = plan.box("SSD").bytes_of("experts")
+    if ssd:
+        return Judgement("tight", f"{ssd / 1e9:.0f} GB of experts stay on the SSD and are read as they are needed")
+    if plan.context < context_wanted:
+        return Judgement("tight", f"the context is only {plan.context:,} tokens")
+    where = "everything in VRAM" if plan.resident else "experts in RAM" if plan.cards else "all of it in RAM"
+    return Judgement("fits", f"{where}, limited by {plan.speed.flat.limit.name}")
