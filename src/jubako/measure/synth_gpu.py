@@ -17,6 +17,7 @@ from ..arch.config import Config
 from ..arch.tensor import Tensor
 from ..arch.weights import Network
 from ..quant import block_type
+from .hollow import hollow_network
 from .random_blocks import generator_for, random_blocks
 from .synth import fill
 from .tensor_plan import BlockTypes, PlannedTensor, Routing, plan_tensors
