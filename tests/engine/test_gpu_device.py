@@ -61,7 +61,7 @@ def test_no_card_and_an_old_card(with_cuda: pytest.MonkeyPatch) -> None:
 
 
 def test_too_little_memory_says_what_fits(with_cuda: pytest.MonkeyPatch, network: Network) -> None:
-    needed = gpu_device.weight_bytes(network) + gpu_device.state_bytes(network, 8, 2, 640)
+    needed = gpu_device.card_bytes(network) + gpu_device.state_bytes(network, 8, 2, 640)
     with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (needed + gpu_device.RESERVE, 1 << 40))
     with pytest.raises(MachineError, match="room for 640 tokens beside the weights; 704 were asked for"):
         gpu_device.gpu_executor(network, 8, 704)
@@ -86,10 +86,10 @@ def test_auto_leaves_tiny_models_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tin
 
 
 def test_running_out_of_memory_names_the_card(with_cuda: pytest.MonkeyPatch) -> None:
-    from jubako.engine.gpu.executor import _too_little
+    from jubako.engine.gpu.memory import too_little
 
     with_cuda.setattr(torch.cuda, "empty_cache", lambda: None)
     with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (5 * 10**8, 24 * 10**9))
-    assert str(_too_little(torch.device("cuda"), "reading 4096 tokens at once")).startswith(
+    assert str(too_little([torch.device("cuda")], "reading 4096 tokens at once")).startswith(
         "reading 4096 tokens at once does not fit: 0.5 of Card's 24.0 GB are free; ask for a smaller context"
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
@@ -13,6 +16,7 @@ from ...arch.config import Config
 from ...arch.network import Network
 from ...arch.tensor import Tensor
 from ...errors import MachineError
+from ..folders import cache_folder
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +35,11 @@ def may_have_gpu() -> bool:
 
 
 def open_gpu() -> torch.device:
-    """The GPU to use. Raises MachineError with the one thing that is missing."""
+    """The GPU to use. Raises MachineError with the one thing that is missing.
+
+    Kernels compiled here are kept in the user's cache for the next start.
+    """
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder("kernels")))
     import torch
 
     advice = "use device cpu, or"
@@ -66,13 +74,14 @@ def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences:
     import torch
 
     from .executor import GpuExecutor
+    from .load import FileSource
 
-    free = torch.cuda.mem_get_info(device)[0] - RESERVE
-    room = tokens_that_fit(network, kv_bits, sequences, free - weight_bytes(network))
+    free, weights = torch.cuda.mem_get_info(device)[0] - RESERVE, card_bytes(network)
+    room = tokens_that_fit(network, kv_bits, sequences, free - weights)
     name = torch.cuda.get_device_name(device)
     if room < 64:
         raise MachineError(
-            f"{name} has {free / 1e9:.1f} GB free; this model's weights take {weight_bytes(network) / 1e9:.1f} GB, and "
+            f"{name} has {free / 1e9:.1f} GB free; this model's weights take {weights / 1e9:.1f} GB there, and "
             "its state comes on top; use device cpu, or a smaller file"
         )
     wanted = context or network.config.context_length
@@ -81,15 +90,20 @@ def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences:
             raise MachineError(f"{name} has room for {room} tokens beside the weights; {context} were asked for")
         log.warning("%s has room for %d of the model's %d tokens of context", name, room, wanted)
     wanted = min(wanted, room)
-    return GpuExecutor(
-        network,
-        device,
-        kv_bits=kv_bits,
-        context=wanted,
-        tokens=min(room, sequences * wanted),
-        sequences=sequences,
-        host_table=True,
-    )
+    started = time.perf_counter()
+    source = FileSource(device)
+    try:
+        executor = GpuExecutor(
+            network, device, kv_bits=kv_bits, context=wanted, tokens=min(room, sequences * wanted),
+            sequences=sequences, source=source, host_table=True,
+        )  # fmt: skip
+    finally:
+        source.close()
+    loaded = time.perf_counter()
+    log.info("%.1f GB on %s in %.1f s; making its kernels ready", weights / 1e9, name, loaded - started)
+    executor.prepare(prompts=(executor.chunk,))
+    log.info("kernels ready in %.1f s", time.perf_counter() - loaded)
+    return executor
 
 
 def tokens_that_fit(network: Network, kv_bits: int, sequences: int, room: int) -> int:
@@ -108,6 +122,17 @@ def state_bytes(network: Network, kv_bits: int, sequences: int, tokens: int) -> 
 
     ratios = index_ratios(network)
     return StatePool(network.config, ratios, sequences, tokens, tokens, kv_bits, torch.device("meta")).nbytes()
+
+
+def card_bytes(network: Network) -> int:
+    """Bytes that the weights take on a card, where some block types are written out. The n-gram table stays in RAM."""
+    from ...ops.gpu.planar import LAYOUTS
+
+    tables = {id(layer.ngram.table) for layer in network.layers if layer.ngram is not None}
+    held = {id(tensor): tensor for tensor in _tensors(network) if id(tensor) not in tables}
+    return sum(
+        math.prod(tensor.shape[:-1]) * LAYOUTS[tensor.type.name].row_bytes(tensor.shape[-1]) for tensor in held.values()
+    )
 
 
 def weight_bytes(network: Network) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -13,6 +12,7 @@ import numpy as np
 
 from ...errors import MachineError
 from ...ops.pages import PagePool, Saved
+from ..folders import cache_folder
 from .checkpoint import Checkpoint
 from .directory import Entry, SessionDirectory
 from .file import BATCH, NO_PARENT, DamagedFile, Header, Layout, SessionFile, write_file
@@ -24,8 +24,7 @@ PENDING = 8  # checkpoints waiting to be written, which memory has to keep meanw
 
 def default_directory() -> Path:
     """Where sessions lie unless the user says otherwise: the XDG cache directory."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "jubako" / "sessions"
+    return cache_folder("sessions")
 
 
 class SessionStore:

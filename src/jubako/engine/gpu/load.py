@@ -1,0 +1,81 @@
+"""A file's blocks on their way to the GPU: threads copy pieces of its map into pinned memory, from where they go on.
+
+    file's map ──threads──► pinned pieces ──stream of its own──► raw blocks ──► repacked by whoever asked
+
+Pieces are read while those before are on their way and the tensor before is repacked.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from ...arch.tensor import Tensor
+
+PIECE = 16 << 20  # bytes
+MOST_THREADS = 8
+
+
+class FileSource:
+    """Gives raw blocks (`ops.gpu.matrix.Source`). Close it when all are there."""
+
+    def __init__(self, device: torch.device, threads: int | None = None) -> None:
+        self.device = device
+        self._on_gpu = device.type == "cuda"
+        self._threads = threads or min(MOST_THREADS, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(self._threads, "load")
+        self._pieces = [
+            torch.empty(PIECE, dtype=torch.uint8, pin_memory=self._on_gpu) for _ in range(2 * self._threads)
+        ]
+        self._sent: list[torch.cuda.Event | None] = [None] * len(self._pieces)
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None
+        self._next = 0
+
+    def __call__(self, tensor: Tensor) -> torch.Tensor:
+        """The blocks of a tensor: uint8 of `data`'s shape."""
+        data = np.ascontiguousarray(tensor.data)
+        out = self._room(data)
+        source, target = data.reshape(-1), out.view(-1)
+        jobs = []
+        for start in range(0, len(source), PIECE):
+            part = slice(start, min(start + PIECE, len(source)))
+            jobs.append(self._pool.submit(self._send, self._next, source[part], target[part]))
+            self._next = (self._next + 1) % len(self._pieces)
+        for job in jobs:
+            job.result()
+        if self._stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        return out
+
+    def _room(self, data: np.ndarray) -> torch.Tensor:
+        """Memory that the copies may write at once, whatever the stream of the caller still does."""
+        if self._stream is None:
+            return torch.empty(data.shape, dtype=torch.uint8, device=self.device)
+        with torch.cuda.stream(self._stream):
+            out = torch.empty(data.shape, dtype=torch.uint8, device=self.device)
+        out.record_stream(torch.cuda.current_stream(self.device))
+        return out
+
+    def _send(self, place: int, source: np.ndarray, target: torch.Tensor) -> None:
+        """One piece. Jobs with the same place come in their order, as there are more places than threads."""
+        sent, piece = self._sent[place], self._pieces[place][: len(source)]
+        if sent is not None:
+            sent.synchronize()
+        np.copyto(piece.numpy(), source)
+        if self._stream is None:
+            target.copy_(piece)
+            return
+        with torch.cuda.stream(self._stream):
+            target.copy_(piece, non_blocking=True)
+            self._sent[place] = event = torch.cuda.Event()
+            event.record(self._stream)
+
+    def close(self) -> None:
+        """Give the pinned memory back."""
+        self._pool.shutdown()
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._pieces.clear()

@@ -1,0 +1,49 @@
+"""Tensors on their way to the GPU: all bytes, in their order, whatever their size and however they lie in the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from jubako.arch.tensor import Tensor
+from jubako.engine.gpu import load
+from jubako.engine.gpu.load import FileSource
+from jubako.quant.types import block_type
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def tensor(rows: int, columns: int) -> Tensor:
+    data = np.random.default_rng(rows).integers(0, 256, (rows, columns // 32 * 34), np.uint8)
+    return Tensor("some", block_type("Q8_0"), (rows, columns), data, Path("nowhere"), 0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_bytes_arrive(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(load, "PIECE", 1000)  # many pieces, more than there is room for at once
+    source = FileSource(DEVICE, threads)
+    wanted = [tensor(rows, 64) for rows in (1, 14, 15, 300, 77)]
+    wanted += [wanted[3].row_range(20, 60), wanted[4].column_range(32, 64)]
+    got = [source(one) for one in wanted]
+    source.close()
+    for one, blocks in zip(wanted, got, strict=True):
+        assert np.array_equal(blocks.cpu().numpy(), one.data)
+
+
+def test_a_network_that_is_loaded_so_is_the_same(tiny: Path) -> None:
+    from jubako.arch.weights import load_network
+    from jubako.files import open_model
+    from jubako.ops.gpu.weights import prepare
+
+    network = load_network(open_model([tiny / "tiny-mixed.gguf"]))
+    source = FileSource(DEVICE)
+    mine, theirs = prepare(network, DEVICE, source), prepare(network, DEVICE)
+    source.close()
+    assert torch.equal(mine.output.data, theirs.output.data)
+    for a, b in zip(mine.layers, theirs.layers, strict=True):
+        assert torch.equal(a.hc_attn.norm, b.hc_attn.norm)
+        for one, other in zip(a.experts.routed.matrices(3), b.experts.routed.matrices(3), strict=True):
+            assert torch.equal(one.data[: one.nbytes], other.data[: one.nbytes])
