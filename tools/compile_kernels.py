@@ -29,6 +29,7 @@ from triton.runtime.jit import JITFunction
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import jubako.ops.gpu.launch
+from jubako.ops.gpu import repack
 from jubako.ops.gpu import target as targets
 from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.embed import decode
@@ -120,6 +121,10 @@ def routed(tokens: int) -> Routed:
     return Routed(ids, torch.zeros(tokens, CHOSEN), torch.zeros(tokens), ids)
 
 
+def row_bytes(name: str, columns: int) -> int:
+    return columns // BY_NAME[name].weights * BY_NAME[name].bytes
+
+
 def mix() -> HyperMix:
     wide = STREAMS * HIDDEN
     return HyperMix(
@@ -151,6 +156,12 @@ def families() -> dict[str, Callable[[], Any]]:
     }
     for name in LAYOUTS:
         named[f"decoding {name}"] = lambda name=name: decode(matrix(name, 64, HIDDEN), torch.zeros(64, HIDDEN))
+    for name in repack.TYPES:
+        named[f"repacking {name}"] = lambda name=name: repack.repack_into(
+            BY_NAME[name],
+            torch.zeros(1, 64, row_bytes(name, HIDDEN), dtype=torch.uint8),
+            matrix(name, 64, HIDDEN).data[None],
+        )
     for name in LAYOUTS:
         named[f"product {name}"] = lambda name=name: linear(matrix(name, 64, HIDDEN), room_for(1, HIDDEN, True, cpu))
     return named

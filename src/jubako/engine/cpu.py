@@ -20,7 +20,7 @@ from .plan import SharedMemory, pages_for, plan_memory
 
 
 class CpuExecutor:
-    """Runs a network on the CPU. kv_bits: 8 or 16. ops: the network's, unless they are to use the file as it is mapped."""
+    """Runs a network on the CPU. kv_bits: 8 or 16. ops: the network's, if not on the mapped file."""
 
     def __init__(self, network: Network, threads: int | None, kv_bits: int, ops: CpuOps | None = None) -> None:
         self.config = network.config

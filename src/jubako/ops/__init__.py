@@ -103,7 +103,7 @@ class Ops(Protocol):
         """The k likeliest experts of logits [T, E]: ids int32 [T, k], likeliest first, and weights that sum to 1."""
 
     def foresee(self, layer: Weights, streams: Array) -> None:
-        """Told before `experts`: the layer that comes next, and the streams as they are. What it asks for may be guessed."""
+        """Told before `experts`: the layer that comes next, and the streams as they are, to guess what it asks for."""
 
     def experts(self, weights: Weights, x: Array, ids: Array, route_weights: Array) -> Array:
         """The chosen experts' weighted sum by rank, then the shared expert's gated output: [T, H]."""

@@ -192,7 +192,7 @@ def repack_kernel(
 
 @lru_cache(maxsize=32)
 def grid_of(name: str, device: torch.device) -> torch.Tensor:
-    """A codebook as numbers of its magnitudes, four a word: int32 [entries · width / 4]; anything where there is none."""
+    """A codebook as numbers of its magnitudes, four a word: int32 [entries · width / 4]; a zero without one."""
     if name not in ("IQ2_XXS", "IQ2_S", "IQ3_XXS", "IQ3_S"):
         return torch.zeros(1, dtype=torch.int32, device=device)
     grid = getattr(codebooks, name)
@@ -201,7 +201,7 @@ def grid_of(name: str, device: torch.device) -> torch.Tensor:
 
 
 def repack_into(kind: BlockType, raw: torch.Tensor, out: torch.Tensor) -> None:
-    """Matrices raw uint8 [n, rows, row bytes], rows side by side, to planes out [n, bytes of a matrix]; both may be strided."""
+    """Matrices raw uint8 [n, rows, row bytes], which may lie apart, to planes out [n, bytes of a matrix], too."""
     count, rows, row_bytes = raw.shape
     layout, columns = LAYOUTS[kind.name], row_bytes // kind.bytes * kind.weights
     if kind.name not in TYPES or columns % 32:
