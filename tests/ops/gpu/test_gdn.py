@@ -56,6 +56,7 @@ def case(rng: np.random.Generator, device: torch.device, tokens: int, key_heads:
         "a": -torch.exp(twin(normal(rng, heads))),
         "norm": twin(normal(rng, dim)),
     }
+    turned = small["conv"].t().contiguous()
     inputs = [
         twin(normal(rng, tokens, channels)),
         twin(normal(rng, tokens, heads * dim)),
@@ -63,7 +64,7 @@ def case(rng: np.random.Generator, device: torch.device, tokens: int, key_heads:
         twin(normal(rng, tokens, heads, scale=2.0)),
     ]
     return Case(
-        SimpleNamespace(**{name: value.to(device) for name, value in small.items()}),
+        SimpleNamespace(**{name: value.to(device) for name, value in (small | {"conv": turned}).items()}),
         SimpleNamespace(**small),
         inputs,
         reference.GdnState.empty(sizes),

@@ -3,7 +3,12 @@
 A program takes one part's columns for some value columns of one head's state. It reads the state once, enters what was
 kept of the last step (small factors: k, u and the decay of each column), writes it once, and goes on through the new
 columns in registers only, leaving their factors for the next step. So refusing columns costs nothing.
-The norm needs the whole head: the last program of a head to finish takes that part.
+
+What a column needs that does not depend on the state is made for GROUP columns side by side, a warp each, and passed on
+through memory of the program's own. Then one column after the other, with sums over the state's rows
+    o = Sᵀq after S ← e^g S + k uᵀ    as    e^g Sᵀq + (k·q) u    and    u = β (v − e^g Sᵀk)
+so that both sums come from one pass over the state. The norm needs the whole head: the last program of a head to
+finish does that.
 """
 # mypy: allow-untyped-defs
 
@@ -15,13 +20,13 @@ import torch
 import triton
 import triton.language as tl
 
-from .activation import Quantised, room_for, store_blocks
+from .activation import Quantised, codes_of, room_for
 from .columns import BASE, COUNT, FIRST, PARITY, PART_SLOT, PENDING, Columns
 from .launch import COLUMNS, without_overlap
 from .state import GdnMemory
 from .target import release, target, wait
 
-VALUES, WARPS = 32, 4  # columns of the state in one program
+VALUES, WARPS = 64, 8  # columns of the state in one program
 L2_EPS = 1e-6
 
 
@@ -32,46 +37,125 @@ def _softplus(x):
 
 @triton.jit
 def _convolved(
-    qkv, stride, taps, conv, slot, base, first, column, channel,
+    qkv, stride, taps, conv, slot, base, first, column, live, channel, keep,
     CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
-    """silu of the causal convolution of some channels at one column. Earlier columns lie in the ring."""
-    acc = tl.zeros(channel.shape, tl.float32)
+    """silu of the causal convolution of channels [1, N] at columns [G, 1]. Earlier columns lie in the ring.
+
+    keep: whether the raw columns go into the ring.
+    """
+    acc = tl.zeros((column + channel).shape, tl.float32)
     for tap in tl.static_range(KERNEL):
-        back = KERNEL - 1 - tap
-        near = column >= back
-        position = base + column - back
-        fresh = tl.load(qkv + (first + column - back) * stride + channel, mask=near & (channel >= 0), other=0.0)
+        source = column - (KERNEL - 1 - tap)
+        near = live & (source >= 0) & (channel >= 0)
+        fresh = tl.load(qkv + (first + source) * stride + channel, mask=near, other=0.0).to(tl.float32)
+        position = base + source
         row = (slot * RING + (position + RING) % RING) * CHANNELS
-        old = tl.load(conv + row + channel, mask=(near == 0) & (position >= 0) & (channel >= 0), other=0.0)
-        acc = tl.fma(tl.where(near, fresh.to(tl.float32), old), tl.load(taps + channel * KERNEL + tap), acc)
+        far = live & (source < 0) & (position >= 0) & (channel >= 0)
+        old = tl.load(conv + row + channel, mask=far, other=0.0)
+        weight = tl.load(taps + tap * CHANNELS + channel + column * 0)
+        acc = tl.fma(tl.where(source >= 0, fresh, old), weight, acc)
+        if tap == KERNEL - 1:
+            tl.store(conv + row + channel, fresh, mask=near & keep)
     return acc * tl.sigmoid(acc)
 
 
 @triton.jit
-def _keep_column(qkv, stride, conv, slot, base, first, column, channel, CHANNELS: tl.constexpr, RING: tl.constexpr):
-    """The raw channels of one column into the ring."""
-    raw = tl.load(qkv + (first + column) * stride + channel).to(tl.float32)
-    tl.store(conv + (slot * RING + (base + column) % RING) * CHANNELS + channel, raw)
+def _places(D: tl.constexpr, VALUES: tl.constexpr):
+    """Rows [16, 1, D/16, 1] and columns [1, VALUES/8, 1, 8] of the state as programs hold it.
+
+    Lanes share the first axis, warps the second, so that sums over rows stay inside of a warp.
+    """
+    high: tl.constexpr = D // 16
+    row = tl.arange(0, 16)[:, None, None, None] * high + tl.arange(0, high)[None, None, :, None]
+    column = tl.arange(0, VALUES // 8)[None, :, None, None] * 8 + tl.arange(0, 8)[None, None, None, :]
+    return row, column
+
+
+@triton.jit
+def _over_rows(x):
+    """The sum over the state's rows: [16, V, R, 8] to [1, V, 1, 8]."""
+    return tl.sum(tl.sum(x, 2, keep_dims=True), 0, keep_dims=True)
 
 
 @triton.jit
 def _entered(state, k, u, decay):
     """S ← decay S + k uᵀ, with the same roundings wherever it is done: the compiler may fuse nothing more."""
     zero = tl.zeros_like(state)
-    return tl.fma(k[:, None] + zero, u[None, :] + zero, state * decay)
+    return tl.fma(k + zero, u + zero, state * decay)
+
+
+@triton.jit
+def _with_past(
+    memory, past_k, past_u, past_decay, slot, head, key_head, i, v, old, pending,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Rows i, columns v of a head's state, after what is kept of the last step was entered; also stored."""
+    place = memory + ((slot * HEADS + head) * D + i) * D + v
+    state = tl.load(place)
+    for column in range(0, pending):
+        k = tl.load(past_k + ((old + column) * KEY_HEADS + key_head) * D + i)
+        u = tl.load(past_u + ((old + column) * HEADS + head) * D + v)
+        state = _entered(state, k, u, tl.load(past_decay + (old + column) * HEADS + head))
+    tl.store(place, state)
+    return state
+
+
+@triton.jit
+def _gated_norm(
+    answers, z, z_stride, gamma, row, live, head, eps, out_q, out_d, out_s, out_x, out_blocks,
+    GROUP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, QUANTISED: tl.constexpr,
+):  # fmt: skip
+    """A head's answers for rows [GROUP], normed and gated: quantised as `store_blocks` does it, or plain."""
+    i = tl.arange(0, D)[None, :]
+    place = (row[:, None] * HEADS + head) * D + i
+    x = tl.load(answers + place, mask=live[:, None], other=0.0, volatile=True)
+    x = x * tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None] * tl.load(gamma + i)
+    x = x * tl.sigmoid(
+        tl.load(z + row[:, None] * z_stride + head * D + i, mask=live[:, None], other=0.0).to(tl.float32)
+    )
+    if QUANTISED:
+        blocks: tl.constexpr = D // 32
+        codes, scale = codes_of(tl.reshape(x, [GROUP * blocks, 32]), True)
+        high = (codes + 128) >> 8
+        codes3 = tl.reshape(codes, [GROUP, D])
+        plane = out_q + (row[:, None] * 4 + i % 32 // 16) * out_blocks * 16 + (head * blocks + i // 32) * 16 + i % 16
+        tl.store(plane, (codes3 - (tl.reshape(high, [GROUP, D]) << 8)).to(tl.int8), mask=live[:, None])
+        tl.store(plane + out_blocks * 32, tl.reshape(high, [GROUP, D]).to(tl.int8), mask=live[:, None])
+        b = head * blocks + tl.arange(0, blocks)[None, :]
+        tl.store(out_d + row[:, None] * out_blocks + b, tl.reshape(scale, [GROUP, blocks]), mask=live[:, None])
+        sums = tl.reshape(tl.sum(tl.reshape(codes, [GROUP * blocks * 2, 16]), 1), [GROUP, 2 * blocks])
+        half = tl.arange(0, 2 * blocks)[None, :]
+        at = (row[:, None] * 2 + half % 2) * out_blocks + head * blocks + half // 2
+        tl.store(out_s + at, sums, mask=live[:, None])
+        tl.store(out_x + row[:, None] * out_blocks * 32 + head * D + i, x, mask=live[:, None])
+    else:
+        tl.store(out_x + place, x, mask=live[:, None])
+
+
+@triton.jit
+def _fetched(own, gates, row, head, i, v, there, D: tl.constexpr):
+    """What the delta rule wants of a column, on its way: q, k, v and both gates; zeros if it is not there."""
+    beta, alpha, beta_stride, alpha_stride = gates
+    q = tl.load(own + i, mask=there & (i >= 0), other=0.0)
+    k = tl.load(own + D + i, mask=there & (i >= 0), other=0.0)
+    value = tl.load(own + 2 * D + v, mask=there & (v >= 0), other=0.0)
+    open = tl.load(beta + row * beta_stride + head, mask=there, other=0.0).to(tl.float32)
+    return q, k, value, open, tl.load(alpha + row * alpha_stride + head, mask=there, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _gdn_columns(
     qkv, z, beta, alpha, qkv_stride, z_stride, beta_stride, alpha_stride,
-    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, answers, arrived, parts, eps, q_scale, l2_eps,
+    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, own, answers, arrived, parts,
+    eps, q_scale, l2_eps,
     out_q, out_d, out_s, out_x, out_blocks,
-    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, CHANNELS: tl.constexpr,
-    KERNEL: tl.constexpr, RING: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
-    PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, GROUP: tl.constexpr,
+    CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
+    COUNT: tl.constexpr, PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
     QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    """Program (tile of value columns, head, part). own [tokens, heads, tiles, 2 D + VALUES]: its q, k and v."""
     release(OVERLAP)
     part, head, tile = tl.program_id(2), tl.program_id(1), tl.program_id(0)
     count = tl.load(parts + COUNT * COLUMNS + part)
@@ -82,64 +166,72 @@ def _gdn_columns(
         pending = tl.load(parts + PENDING * COLUMNS + part)
         parity = tl.load(parts + PARITY * COLUMNS + part)
         key_head = head % KEY_HEADS
-        i = tl.arange(0, D)
-        v = tile * VALUES + tl.arange(0, VALUES)
-        place = memory + ((slot * HEADS + head) * D + i[:, None]) * D + v[None, :]
-        state = tl.load(place)
+        i, v = _places(D, VALUES)
+        v += tile * VALUES
         old = (slot * 2 + 1 - parity) * COLUMNS
-        for column in range(0, pending):
-            k = tl.load(past_k + ((old + column) * KEY_HEADS + key_head) * D + i)
-            u = tl.load(past_u + ((old + column) * HEADS + head) * D + v)
-            state = _entered(state, k, u, tl.load(past_decay + (old + column) * HEADS + head))
-        tl.store(place, state)
+        state = _with_past(memory, past_k, past_u, past_decay, slot, head, key_head, i, v, old, pending,
+                           KEY_HEADS, HEADS, D)  # fmt: skip
+        rate, bias = tl.load(a + head), tl.load(dt_bias + head)
         wait(OVERLAP)  # nothing above was written by the launches before this one
 
         new = (slot * 2 + parity) * COLUMNS
-        rate, bias = tl.load(a + head), tl.load(dt_bias + head)
+        width: tl.constexpr = 2 * D + VALUES
+        apart = HEADS * tl.num_programs(0) * width  # from a column's memory to the next one's
+        own += first * apart + (head * tl.num_programs(0) + tile) * width
         owns_keys = (tile == 0) & (head < KEY_HEADS)
+        element, own_value = tl.arange(0, D)[None, :], tl.arange(0, VALUES)[None, :]
+        for start in range(0, count, GROUP):
+            several = start + tl.arange(0, GROUP)[:, None]
+            live = several < count
+            channel = key_head * D + element
+            qs = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live, channel, owns_keys,
+                            CHANNELS, KERNEL, RING)  # fmt: skip
+            ks = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live, KEY_HEADS * D + channel,
+                            owns_keys, CHANNELS, KERNEL, RING)  # fmt: skip
+            vs = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live,
+                            (2 * KEY_HEADS + head) * D + tile * VALUES + own_value, count > 0,
+                            CHANNELS, KERNEL, RING)  # fmt: skip
+            qs = qs * (tl.rsqrt(tl.sum(qs * qs, 1) + l2_eps) * q_scale)[:, None]
+            ks = ks * tl.rsqrt(tl.sum(ks * ks, 1) + l2_eps)[:, None]
+            at = own + several * apart
+            tl.store(at + element, qs, mask=live)
+            tl.store(at + D + element, ks, mask=live)
+            tl.store(at + 2 * D + own_value, vs, mask=live)
+            tl.store(past_k + ((new + several) * KEY_HEADS + head) * D + element, ks, mask=live & owns_keys)
+        tl.debug_barrier()
+
+        lane = tl.arange(0, 16)[:, None, None, None] + v * 0  # all lanes have the sums; the first ones store them
+        alike = lane.to(tl.float32) * 0.0
+        gates = (beta, alpha, beta_stride, alpha_stride)
+        q, k, value, open, step = _fetched(own, gates, first, head, i, v - tile * VALUES, count > 0, D)
         for column in range(0, count):
-            q = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, column, key_head * D + i,
-                           CHANNELS, KERNEL, RING)  # fmt: skip
-            k = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, column, (KEY_HEADS + key_head) * D + i,
-                           CHANNELS, KERNEL, RING)  # fmt: skip
-            value = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, column, (2 * KEY_HEADS + head) * D + v,
-                               CHANNELS, KERNEL, RING)  # fmt: skip
-            q = q * (tl.rsqrt(tl.sum(q * q, 0) + l2_eps) * q_scale)
-            k = k * tl.rsqrt(tl.sum(k * k, 0) + l2_eps)
+            write, decay = tl.sigmoid(open), tl.exp(rate * _softplus(step + bias))
+            own += apart
             row = first + column
-            write = tl.sigmoid(tl.load(beta + row * beta_stride + head).to(tl.float32))
-            step = _softplus(tl.load(alpha + row * alpha_stride + head).to(tl.float32) + bias)
-            decay = tl.exp(rate * step)
-            recalled = tl.sum((state * decay) * k[:, None], 0)
-            u = write * (value - recalled)
+            next_q, next_k, next_value, open, step = _fetched(
+                own, gates, row + 1, head, i, v - tile * VALUES, column + 1 < count, D
+            )
+            u = write * (value - decay * _over_rows(state * k))
+            answer = decay * _over_rows(state * q) + _over_rows(k * q) * u
             state = _entered(state, k, u, decay)
-            tl.store(answers + (row * HEADS + head) * D + v, tl.sum(state * q[:, None], 0))
-            tl.store(past_u + ((new + column) * HEADS + head) * D + v, u)
+            q, k, value = next_q, next_k, next_value
+            tl.store(answers + (row * HEADS + head) * D + v + lane * 0, answer + alike, mask=lane == 0)
+            tl.store(past_u + ((new + column) * HEADS + head) * D + v + lane * 0, u + alike, mask=lane == 0)
             if tile == 0:
                 tl.store(past_decay + (new + column) * HEADS + head, decay)
-            if owns_keys:
-                tl.store(past_k + ((new + column) * KEY_HEADS + head) * D + i, k)
-                _keep_column(qkv, qkv_stride, conv, slot, base, first, column, head * D + i, CHANNELS, RING)
-                channel = (KEY_HEADS + head) * D + i
-                _keep_column(qkv, qkv_stride, conv, slot, base, first, column, channel, CHANNELS, RING)
-            own = (2 * KEY_HEADS + head) * D + v
-            _keep_column(qkv, qkv_stride, conv, slot, base, first, column, own, CHANNELS, RING)
 
         tl.debug_barrier()
-        before = tl.atomic_add(arrived + part * HEADS + head, 1, sem="acq_rel")
-        if before == D // VALUES - 1:
-            tl.store(arrived + part * HEADS + head, 0)
-            gamma = tl.load(norm + i)
-            for column in range(0, count):
-                row = first + column
-                answer = tl.load(answers + (row * HEADS + head) * D + i, volatile=True)
-                answer = answer * tl.rsqrt(tl.sum(answer * answer, 0) / D + eps) * gamma
-                open = tl.sigmoid(tl.load(z + row * z_stride + head * D + i).to(tl.float32))
-                if QUANTISED:
-                    store_blocks(tl.reshape(answer * open, [D // 32, 32]), row, head * (D // 32), out_blocks,
-                                 out_q, out_d, out_s, out_x, D // 32, True)  # fmt: skip
-                else:
-                    tl.store(out_x + (row * HEADS + head) * D + i, answer * open)
+        last = tl.num_programs(0) - 1
+        before = last
+        if VALUES < D:
+            before = tl.atomic_add(arrived + part * HEADS + head, 1, sem="acq_rel")
+        if before == last:
+            if VALUES < D:
+                tl.store(arrived + part * HEADS + head, 0)
+            for start in range(0, count, GROUP):
+                columns = start + tl.arange(0, GROUP)
+                _gated_norm(answers, z, z_stride, norm, first + columns, columns < count, head, eps,
+                            out_q, out_d, out_s, out_x, out_blocks, GROUP, HEADS, D, QUANTISED)  # fmt: skip
     else:
         wait(OVERLAP)
 
@@ -150,16 +242,10 @@ def _settle(
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     head, tile = tl.program_id(1), tl.program_id(0)
-    i = tl.arange(0, D)
-    v = tile * VALUES + tl.arange(0, VALUES)
-    place = memory + ((slot.to(tl.int64) * HEADS + head) * D + i[:, None]) * D + v[None, :]
-    state = tl.load(place)
-    old = (slot.to(tl.int64) * 2 + 1 - parity) * COLUMNS
-    for column in range(0, pending):
-        k = tl.load(past_k + ((old + column) * KEY_HEADS + head % KEY_HEADS) * D + i)
-        u = tl.load(past_u + ((old + column) * HEADS + head) * D + v)
-        state = _entered(state, k, u, tl.load(past_decay + (old + column) * HEADS + head))
-    tl.store(place, state)
+    i, v = _places(D, VALUES)
+    slot = slot.to(tl.int64)
+    _with_past(memory, past_k, past_u, past_decay, slot, head, head % KEY_HEADS, i, v + tile * VALUES,
+               (slot * 2 + 1 - parity) * COLUMNS, pending, KEY_HEADS, HEADS, D)  # fmt: skip
 
 
 def gdn_columns(
@@ -174,17 +260,20 @@ def gdn_columns(
     tokens = len(qkv)
     key_heads, dim = memory.k.shape[3:]
     heads = memory.u.shape[3]
+    values = min(VALUES, dim)
+    tiles = dim // values
     answers = torch.empty(tokens, heads * dim, dtype=torch.float32, device=qkv.device)
+    own = torch.empty(tokens, heads * tiles * (2 * dim + values), dtype=torch.float32, device=qkv.device)
     out = room_for(tokens, heads * dim, True, qkv.device) if dim % 32 == 0 else torch.empty_like(answers)
     places = (out.q, out.d, out.s, out.x, out.blocks) if isinstance(out, Quantised) else (out, out, out, out, 0)
     to = target(qkv.device)
-    values = min(VALUES, dim)
-    _gdn_columns[(dim // values, heads, tokens)](
+    _gdn_columns[(tiles, heads, tokens)](
         qkv, z, beta, alpha, qkv.stride(0), z.stride(0), beta.stride(0), alpha.stride(0),
         weights.conv, weights.dt_bias, weights.a, weights.norm,
-        memory.memory, memory.conv, memory.k, memory.u, memory.decay, answers, arrived, columns.parts,
+        memory.memory, memory.conv, memory.k, memory.u, memory.decay, own, answers, arrived,
+        columns.parts,
         eps, dim**-0.5, L2_EPS, *places,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=qkv.shape[1],
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, GROUP=WARPS, CHANNELS=qkv.shape[1],
         KERNEL=memory.conv.shape[1] - COLUMNS + 1, RING=memory.conv.shape[1], COLUMNS=COLUMNS,
         FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY,
         QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=WARPS, **to.options,
@@ -199,6 +288,6 @@ def settle(memory: GdnMemory, slot: int, pending: int, parity: int) -> None:
     values = min(VALUES, dim)
     _settle[(dim // values, heads)](
         memory.memory, memory.k, memory.u, memory.decay, slot, pending, parity,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, COLUMNS=COLUMNS, num_warps=4,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, COLUMNS=COLUMNS, num_warps=WARPS,
         **without_overlap(memory.memory.device),
     )  # fmt: skip

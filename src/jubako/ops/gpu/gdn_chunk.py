@@ -44,7 +44,7 @@ def _mix_channels(
         far = (source < 0) & (base + source >= 0)
         row = (slot.to(tl.int64) * RING + (base + source + RING) % RING) * CHANNELS
         fresh += tl.load(conv + row[:, None] + channel[None, :], mask=far[:, None], other=0.0)
-        acc = tl.fma(fresh, tl.load(taps + channel * KERNEL + tap)[None, :] + tl.zeros_like(acc), acc)
+        acc = tl.fma(fresh, tl.load(taps + tap * CHANNELS + channel)[None, :] + tl.zeros_like(acc), acc)
     acc = acc * tl.sigmoid(acc)
     if head < 2 * KEY_HEADS:
         length = tl.rsqrt(tl.sum(acc * acc, 1) + l2_eps)

@@ -22,7 +22,7 @@ from .table import HostTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gdn:
-    """A gated delta net. projections: qkv, gate, beta, alpha; conv [C, kernel], dt_bias, a [heads], norm [dim]."""
+    """A gated delta net. projections: qkv, gate, beta, alpha; conv [kernel, C], dt_bias, a [heads], norm [dim]."""
 
     projections: Projections
     conv: torch.Tensor
@@ -171,7 +171,7 @@ class _Preparation:
     def gdn(self, gdn: arch.Gdn) -> Gdn:
         return Gdn(
             self.projections(gdn.qkv, gdn.gate, gdn.beta, gdn.alpha),
-            self.floats(gdn.conv),
+            self.floats(gdn.conv).t().contiguous(),
             self.floats(gdn.dt_bias),
             self.floats(gdn.a),
             self.floats(gdn.norm),
