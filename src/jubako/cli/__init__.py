@@ -12,6 +12,7 @@ import typer
 
 from ..core import SamplingParams
 from ..errors import JubakoError, RequestError
+from . import planning
 
 if TYPE_CHECKING:
     from ..engine.model import Model
@@ -25,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = ("serve", "run", "chat", "inspect", "synth", "bench")
+COMMANDS = ("serve", "run", "chat", "inspect", "synth", "bench", "probe", "plan", "check", "pull")
 
 Files = Annotated[
     list[Path] | None,
@@ -34,6 +35,9 @@ Files = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cuda, cpu, or reference (plain float32 torch, slow).")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; by default one per physical core.")]
 KvBits = Annotated[int, typer.Option(help="Bits of a cached key or value: 8 or 16.")]
+Ram = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Memory to use, as 24G; what does not fit stays on disk.")
+]
 Context = Annotated[int | None, typer.Option(help="Tokens of context to make room for.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
@@ -75,6 +79,7 @@ def run(
     threads: Threads = None,
     kv_bits: KvBits = 8,
     context: Context = None,
+    ram: Ram = None,
 ) -> None:
     """Answer one prompt, streaming; then say how fast."""
     from ..engine.draft import DraftOptions
@@ -89,7 +94,7 @@ def run(
     params = SamplingParams(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
     )
-    loaded = _load(model, device, threads, kv_bits, context)
+    loaded = _load(model, device, threads, kv_bits, context, ram)
     command(prompt, loaded, params, max_tokens, raw, think, system, DraftOptions(drafts, floor=draft_floor))
 
 
@@ -113,6 +118,7 @@ def chat(
     threads: Threads = None,
     kv_bits: KvBits = 8,
     context: Context = None,
+    ram: Ram = None,
 ) -> None:
     """Talk with the model in the terminal. /help there lists what can be typed."""
     from ..engine.draft import DraftOptions
@@ -121,7 +127,7 @@ def chat(
     params = SamplingParams(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
     )
-    loaded = _load(model, device, threads, kv_bits, context)
+    loaded = _load(model, device, threads, kv_bits, context, ram)
     Chat(loaded, params, max_tokens, think, system, DraftOptions(drafts, floor=draft_floor)).loop()
 
 
@@ -142,6 +148,7 @@ def serve(
     threads: Threads = None,
     kv_bits: KvBits = 8,
     context: Context = None,
+    ram: Ram = None,
     sequences: Annotated[int, typer.Option(min=1, max=16, help="Answers at a time.")] = 8,
     drafts: Annotated[int | None, typer.Option(min=0, max=15, help="Most drafts a step; else what pays.")] = None,
     prefix_gb: Annotated[float | None, typer.Option(min=0, help="Memory for what was read, in GB.")] = None,
@@ -170,6 +177,7 @@ def serve(
         threads,
         kv_bits,
         context,
+        _bytes(ram),
         sequences,
         drafts,
         prefix_gb,
@@ -232,6 +240,7 @@ def bench(
     device: Device = "auto",
     threads: Threads = None,
     kv_bits: KvBits = 8,
+    ram: Ram = None,
     fill: Annotated[str, typer.Option(help="How a context is filled: read like a prompt, or random.")] = "random",
     isa: Annotated[str | None, typer.Option(help="Instruction set, avx2 or avx512; else the best.")] = None,
     synth: Annotated[bool, typer.Option("--synth", help="On a GPU: a random network of full size, no file.")] = False,
@@ -253,13 +262,39 @@ def bench(
         return
     if not files:
         raise RequestError("bench takes a model file")
-    command(files, depths, prompt, tokens, repeat, device, threads, kv_bits, fill, isa, drafts, temperature, json)
+    command(
+        files,
+        depths,
+        prompt,
+        tokens,
+        repeat,
+        device,
+        threads,
+        kv_bits,
+        _bytes(ram),
+        fill,
+        isa,
+        drafts,
+        temperature,
+        json,
+    )
 
 
-def _load(files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None) -> Model:
+planning.register(app)
+
+
+def _load(
+    files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None, ram: str | None
+) -> Model:
     from .open import open_with_status
 
-    return open_with_status(files, device, threads, kv_bits, context)
+    return open_with_status(files, device, threads, kv_bits, context, _bytes(ram))
+
+
+def _bytes(ram: str | None) -> int | None:
+    from ..place.sizes import parse_size
+
+    return None if ram is None else parse_size(ram, "--ram")
 
 
 def main(arguments: list[str] | None = None) -> None:

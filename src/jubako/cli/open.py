@@ -28,14 +28,22 @@ def small_model() -> list[Path]:
 
 
 def open_with_status(
-    files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None
+    files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None, ram: int | None
 ) -> Model:
     """Load the files (or the small model), showing on standard error what is being done."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     from ..engine.model import load
 
     console = Console(stderr=True)
     if not files:
         files = small_model()
         console.print(NOTE, style="dim")
-    with console.status(f"Loading {files[0].name} …"):
-        return load(files, device, threads=threads, kv_bits=kv_bits, context=context)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"Loading {files[0].name} …", total=None)
+
+        def read(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        return load(files, device, threads=threads, kv_bits=kv_bits, context=context, ram=ram, progress=read)

@@ -8,11 +8,14 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from ..arch.config import Config
 from ..arch.weights import Network, load_network
 from ..core import Constraint, Request, SamplingParams, ThinkingBudget, whole
 from ..errors import MachineError, RequestError
 from ..files import ModelFiles, open_model
+from ..place.memory import usable_memory
 from ..text.model_text import load_template, load_tokenizer
 from ..text.rules import TokenRule, build_rules
 from ..text.template import ChatTemplate
@@ -44,6 +47,8 @@ def load(
     compress_ratio: int | None = None,
     sequences: int = 2,
     draft_head: str | None = None,
+    ram: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Open a model and make it ready to run.
 
@@ -58,6 +63,9 @@ def load(
     sequences  on a GPU, whose memory is laid out at the start: how many there can be at once
     draft_head  block type ("Q4_0") of a copy of the output matrix that the draft layer guesses with: fewer bytes where
              memory is the limit, worse guesses, never another text
+    ram      bytes of main memory that the process may take: what does not fit stays on the disk and is read when it is
+             needed; None: all that is free if the model is larger, else the file is mapped
+    progress  told the bytes read and to be read, where weights are read while loading
 
     Raises FileFormatError, MissingTensorError, MachineError, RequestError.
     """
@@ -67,17 +75,26 @@ def load(
         raise RequestError(f"kv_bits is {kv_bits}; it can be 8 or 16")
     if threads is not None and not 1 <= whole("threads", threads) <= 1024:
         raise RequestError(f"threads is {threads}; it must lie between 1 and 1024")
+    if ram is not None:
+        whole("ram", ram, 1)
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = open_model([Path(p) for p in paths])
     network = load_network(files, compress_ratio)
     if draft_head is not None:
         network = with_draft_head(network, draft_head)
-    executor = _executor(network, device, threads, kv_bits, context, sequences)
+    executor = _executor(network, device, threads, kv_bits, context, sequences, ram, progress)
     return Model(network, executor, files, context)
 
 
 def _executor(
-    network: Network, device: str, threads: int | None, kv_bits: int, context: int | None, sequences: int
+    network: Network,
+    device: str,
+    threads: int | None,
+    kv_bits: int,
+    context: int | None,
+    sequences: int,
+    ram: int | None,
+    progress: Callable[[int, int], None] | None,
 ) -> Executor:
     if device == "reference":
         from .reference import ReferenceExecutor
@@ -91,6 +108,12 @@ def _executor(
             if device == "cuda":
                 raise
             log.warning("the CPU is used: %s", error)
+    if ram is None and weight_bytes(network) > usable_memory():
+        ram = psutil.Process().memory_info().rss + usable_memory()
+    if ram is not None:
+        from .stored import StoredExecutor
+
+        return StoredExecutor(network, threads, kv_bits, ram, context, sequences, progress)
     from .cpu import CpuExecutor
 
     return CpuExecutor(network, threads=threads, kv_bits=kv_bits)

@@ -76,6 +76,7 @@ def bench(
     device: str = "auto",
     threads: int | None = None,
     kv_bits: int = 8,
+    ram: int | None = None,
     fill: str = "random",
     isa: str | None = None,
     drafts: int | None = None,
@@ -86,7 +87,7 @@ def bench(
     decode steps and a prompt of `prompt` tokens, all random.
 
     At depth 0 every repetition starts an empty session; elsewhere they follow each other from that depth on.
-    fill: how the context is filled before, "random" or "read" (see Rates). isa: the kernels'
+    ram: bytes of memory to keep to. fill: how the context is filled before, "random" or "read" (see Rates). isa: kernels'
     instruction set, the best there is by default. drafts: measure so many a step on real text too, at `temperature`,
     and as many as pay. note: told what is being done.
     """
@@ -98,7 +99,8 @@ def bench(
         use_isa(isa)
     note(f"loading {paths[0].name}")
     started = time.perf_counter()
-    model = load(paths, device, threads=threads, kv_bits=kv_bits)
+    context = None if ram is None else _tokens(max(depths), prompt, tokens, repeat)
+    model = load(paths, device, threads=threads, kv_bits=kv_bits, context=context, sequences=1, ram=ram)
     load_seconds = time.perf_counter() - started
     generator = np.random.default_rng(0)
     native = _native(device)
@@ -131,6 +133,11 @@ def bench(
     )
 
 
+def _tokens(depth: int, prompt: int, tokens: int, repeat: int) -> int:
+    """Of context that the runs at a depth need."""
+    return depth + 2 * WARM_TOKENS + (prompt + tokens) * (repeat if depth else 1)
+
+
 def _measure(
     model: Model,
     depth: int,
@@ -147,7 +154,7 @@ def _measure(
     def draw(count: int) -> list[int]:
         return [int(id) for id in generator.integers(0, model.config.vocabulary, count)]
 
-    context = depth + 2 * WARM_TOKENS + (prompt + tokens) * (repeat if depth else 1)
+    context = _tokens(depth, prompt, tokens, repeat)
     if context > model.config.context_length:
         raise RequestError(
             f"depth {depth} with its runs needs {context} tokens; the model takes {model.config.context_length}"

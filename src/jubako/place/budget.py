@@ -13,6 +13,8 @@ from .resident import dense_bytes
 
 PROCESS = 96 << 20  # bytes that the process grows by beside what is counted here
 STATES_SHARE = 4  # one part in so many of what is left may go to keys and values that nobody asked for
+SPARE_TOKENS = 512  # of keys and values: pages are filled in part, and copied
+CHECKPOINTS = 10  # eighths: kept states may take an eighth of all states
 WORK_SHARE = 8  # and to a chunk's activations
 CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # prompt tokens a pass: each pass may have to read all experts
 
@@ -38,7 +40,7 @@ def cpu_budget(network: Network, ram: int, context: int | None, kv_bits: int, se
     """
     config, dense = network.config, dense_bytes(network)
     process = psutil.Process().memory_info().rss + PROCESS
-    fixed = sequences * recurrent_bytes(config)
+    fixed = sequences * recurrent_bytes(config) * CHECKPOINTS // 8
     token = cache_token_bytes(config, kv_bits)
     rest = ram - process - dense - fixed
     if rest <= 0:
@@ -51,7 +53,7 @@ def cpu_budget(network: Network, ram: int, context: int | None, kv_bits: int, se
     work = chunk * work_each
     if context is None:
         context = min(config.context_length, max(256, (rest - work) // STATES_SHARE // max(token, 1) // 256 * 256))
-    states = context * token
+    states = (context + SPARE_TOKENS) * token * CHECKPOINTS // 8
     experts = rest - work - states
     if experts <= 0:
         raise MachineError(

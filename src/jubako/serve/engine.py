@@ -40,6 +40,7 @@ def run(connection: socket.socket) -> int:
             kv_bits=start.kv_bits,
             context=start.context,
             sequences=start.sequences,
+            ram=start.ram,
         )
         scheduler = _schedule(model, start)
         if model.tokenizer:

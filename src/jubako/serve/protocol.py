@@ -35,6 +35,7 @@ class Start:
     prefix_bytes: int | None = None
     sessions: str | None = None
     sessions_bytes: int = 16 << 30
+    ram: int | None = None
 
 
 @dataclass(frozen=True)
