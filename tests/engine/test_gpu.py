@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ import torch
 
 pytest.importorskip("triton")
 
-import jubako
 from jubako.arch.reference import Reference
 from jubako.arch.weights import load_network
+from jubako.core import Request, SamplingParams
+from jubako.engine.depth import Costs
+from jubako.engine.draft import DraftOptions
 from jubako.engine.executor import DraftWish
+from jubako.engine.generate import Generation
 from jubako.engine.gpu.executor import GpuExecutor
+from jubako.engine.session import Session
 from jubako.errors import MachineError
 from jubako.files import open_model
 from jubako.ops.gpu.state import GpuState
@@ -131,16 +136,21 @@ def test_drafts_are_the_reference_layers(tiny: Path, golden: Mapping[str, np.nda
 @pytest.mark.parametrize("prompt", range(3))
 def test_text_is_the_same_whatever_is_drafted(tiny: Path, golden: Mapping[str, np.ndarray], prompt: int) -> None:
     """Greedy, where drafts and their verification follow without the host, and drawn, where it chooses every draft."""
-    model = jubako.load([tiny / "tiny-bf16.gguf", tiny / "tiny-mtp.gguf"], device="cuda", kv_bits=16, context=CONTEXT)
-    ids = golden[f"{prompt}.ids"].tolist()
-    for temperature in (0.0, 0.8):
-        options = {"max_tokens": 60, "temperature": temperature, "seed": 5, "stop_ids": ()}
-        plain = list(model.generate(ids, drafts=0, **options))
+    executor = open_tiny(tiny, "tiny-bf16.gguf", "tiny-mtp.gguf")
+    ids = tuple(golden[f"{prompt}.ids"].tolist())
+
+    def answer(drafts: int | None, top: int | None = None, **params: Any) -> Generation:
+        request = Request("", ids, SamplingParams(**params), max_tokens=60, top_logprobs=top)
+        options = DraftOptions(drafts, fixed=drafts is not None)
+        return Generation(Session(executor, CONTEXT, executor.chunk), request, (), options, Costs(), None)
+
+    for params in ({}, {"temperature": 0.8, "seed": 5}, {"temperature": 0.7, "seed": 6, "top_k": 20, "top_p": 0.9}):
+        plain = list(answer(0, **params))
         for drafts in (1, 3, 7):
-            generation = model.generate(ids, drafts=drafts, fixed_drafts=True, **options)
-            assert list(generation) == plain
-            assert sum(generation.stats.accepted) > 0
-        assert list(model.generate(ids, **options)) == plain
-    listed = model.generate(ids, max_tokens=20, drafts=3, fixed_drafts=True, top_logprobs=2, stop_ids=())
-    assert list(listed) == list(model.generate(ids, max_tokens=20, drafts=0, stop_ids=()))
+            drafted = answer(drafts, **params)
+            assert list(drafted) == plain
+            assert sum(drafted.stats.accepted) > 0
+        assert list(answer(None, **params)) == plain
+    listed = answer(3, top=2)
+    assert list(listed) == list(answer(0))
     assert all(choice.top[0][0] == choice.id for choice in listed.choices)

@@ -31,7 +31,7 @@ class FileSource:
             torch.empty(PIECE, dtype=torch.uint8, pin_memory=self._on_gpu) for _ in range(2 * self._threads)
         ]
         self._sent: list[torch.cuda.Event | None] = [None] * len(self._pieces)
-        self._stream = torch.cuda.Stream(device) if self._on_gpu else None
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._next = 0
 
     def __call__(self, tensor: Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ class FileSource:
             return
         with torch.cuda.stream(self._stream):
             target.copy_(piece, non_blocking=True)
-            self._sent[place] = event = torch.cuda.Event()
+            self._sent[place] = event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
 
     def close(self) -> None:
