@@ -1,0 +1,194 @@
+"""Experts that are not in device memory: asked of the CPU's threads while the GPU computes its own.
+
+    route ─► ring: ids, rows of x, bell ─► gate, up, down of what is in slots ─► collect: wait for `done`, copy rows
+                     └──────────► threads (csrc/expert_threads.h): the absent experts' rows ──────────┘
+
+All of it lies in a captured graph. Requests are counted, on the device and in the words that both sides see, so nothing
+is reset between replays. When no expert of a step's tokens is absent the bell does not ring and nothing waits.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from .activation import Quantised
+from .launch import COLUMNS, power_of_two
+from .target import interpreted, release, target, wait
+
+if TYPE_CHECKING:
+    from ... import _cpu
+
+# Words of the mailbox, as csrc/expert_threads.h has them.
+BELL, DONE, ERROR, LAYER, TOKENS, WORDS = 0, 16, 32, 48, 49, 64
+PATIENCE = 4_000_000  # looks at `done`, about a microsecond each, before the GPU gives up
+TROUBLES = {
+    1: "the CPU's expert threads did not answer in time",
+    2: "an expert did not come into memory in time",
+    3: "the GPU asked for an expert that does not exist",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mailbox:
+    """Memory that the GPU and the CPU see, pinned where there is a GPU; the device's own notes in `state`.
+
+    words  int32 [64]: bell, done, error, layer, tokens
+    ids    int32 [16, k], negative where an expert is not asked for
+    x      float32 [16, H], what the experts read
+    rows   float32 [16·k, H], their outputs
+    state  int32 [2] on the device: number of the latest request, and of the one to wait for (0: none)
+    """
+
+    words: torch.Tensor
+    ids: torch.Tensor
+    x: torch.Tensor
+    rows: torch.Tensor
+    state: torch.Tensor
+
+    @classmethod
+    def of(cls, chosen: int, hidden: int, device: torch.device) -> Mailbox:
+        """An empty one for steps of up to 16 tokens with `chosen` experts each."""
+        pinned = device.type == "cuda"
+
+        def shared(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(*shape, dtype=dtype, pin_memory=pinned)
+
+        return cls(
+            shared(WORDS, dtype=torch.int32),
+            shared(COLUMNS, chosen, dtype=torch.int32),
+            shared(COLUMNS, hidden, dtype=torch.float32),
+            shared(COLUMNS * chosen, hidden, dtype=torch.float32),
+            torch.zeros(2, dtype=torch.int32, device=device),
+        )
+
+    def threads(self, layers: list[_cpu.ExpertLayer]) -> _cpu.ExpertThreads:
+        """Threads that answer what is asked here."""
+        from ... import _cpu
+
+        words = self.words.numpy().view("uint32")
+        return _cpu.ExpertThreads(words, self.ids.numpy(), self.x.numpy(), self.rows.numpy(), layers)
+
+    @property
+    def trouble(self) -> str:
+        """Why what was computed can't be trusted; empty if nothing is wrong."""
+        return TROUBLES.get(int(self.words[ERROR]), "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Away:
+    """How a layer reaches its experts that are not in slots.
+
+    layer   its number among the threads' layers
+    counts  int32 [experts] on the device: how often each was chosen in steps
+    """
+
+    layer: int
+    mailbox: Mailbox
+    counts: torch.Tensor
+
+
+@triton.jit
+def look(word, FORM: tl.constexpr):
+    """A word that the other side writes; what it wrote before is visible afterwards."""
+    if FORM == 1:  # a load: an atomic operation on host memory may write an old value back
+        seen = tl.inline_asm_elementwise(
+            "ld.acquire.sys.u32 $0, [$1];", "=r,l", [word.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+        )
+    else:
+        seen = tl.atomic_add(word, 0, sem="acquire", scope="sys")
+    return seen
+
+
+@triton.jit
+def tell(word, value, FORM: tl.constexpr):
+    """Write a word that the other side looks at, after everything that this program wrote before."""
+    tl.debug_barrier()
+    if FORM == 1:
+        tl.inline_asm_elementwise(
+            "st.release.sys.u32 [$1], $2; mov.u32 $0, $2;", "=r,l,r", [word.to(tl.int64), value],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.atomic_xchg(word, value, sem="release", scope="sys")
+
+
+@triton.jit
+def ring_kernel(
+    ids, slots, x, x_stride, words, to_ids, to_x, state, counts, layer, tokens, hidden,
+    BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, USES: tl.constexpr, CHOSEN: tl.constexpr,
+    WIDTH: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One program: counts what was chosen; asks for what is absent, if anything is."""
+    release(OVERLAP)
+    wait(OVERLAP)
+    use = tl.arange(0, USES)
+    inside = use < tokens * CHOSEN
+    id = tl.load(ids + use, mask=inside, other=-1)
+    tl.atomic_add(counts + id, 1, mask=id >= 0, sem="relaxed")
+    absent = (id >= 0) & (tl.load(slots + use, mask=inside, other=0) < 0)
+    if tl.sum(absent.to(tl.int32), axis=0) > 0:
+        tl.store(to_ids + use, tl.where(absent, id, -1), mask=inside)
+        at = tl.arange(0, WIDTH)
+        for token in range(tokens):
+            if tl.sum((absent & (use // CHOSEN == token)).to(tl.int32), axis=0) > 0:
+                row = tl.load(x + token * x_stride + at, mask=at < hidden)
+                tl.store(to_x + token * hidden + at, row, mask=at < hidden)
+        tl.store(words + LAYER, layer)
+        tl.store(words + TOKENS, tokens)
+        number = tl.load(state) + 1
+        number = tl.where(number == 0, 1, number)  # after 2^32 requests: 0 means none
+        tl.debug_barrier()
+        tl.store(state, number)
+        tl.store(state + 1, number)
+        tell(words + BELL, number, FORM)
+    else:
+        tl.store(state + 1, 0)
+
+
+@triton.jit
+def collect_kernel(
+    ids, slots, rows, parts, words, state, hidden, patience,
+    DONE: tl.constexpr, ERROR: tl.constexpr, PIECE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (piece, use): the row of an absent use into parts, once it is there."""
+    release(OVERLAP)
+    wait(OVERLAP)
+    use = tl.program_id(1)
+    number = tl.load(state + 1)
+    if (number != 0) & (tl.load(slots + use) < 0) & (tl.load(ids + use) >= 0):
+        left = tl.where(look(words + ERROR, FORM) == 0, patience, 0)
+        while (left > 0) & (look(words + DONE, FORM) != number):
+            left -= 1
+        if left == 0:
+            tl.store(words + ERROR, 1, mask=look(words + ERROR, FORM) == 0)
+        at = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
+        row = tl.load(rows + use * hidden + at, mask=at < hidden)
+        tl.store(parts + use * hidden + at, row, mask=at < hidden)
+
+
+def ring(away: Away, x: Quantised, ids: torch.Tensor, slots: torch.Tensor) -> None:
+    """Ask for the absent experts of tokens x [T, H], T up to 16; ids and slots int32 [T, k]."""
+    box, to = away.mailbox, target(ids.device)
+    tokens, chosen = ids.shape
+    assert tokens <= COLUMNS
+    ring_kernel[(1,)](
+        ids, slots, x.x, x.x.stride(0), box.words, box.ids, box.x, box.state, away.counts, away.layer, tokens, x.width,
+        BELL=BELL, LAYER=LAYER, TOKENS=TOKENS, USES=power_of_two(tokens * chosen), CHOSEN=chosen,
+        WIDTH=power_of_two(x.width), FORM=to.form, OVERLAP=to.overlap, num_warps=8, **to.options,
+    )  # fmt: skip
+
+
+def collect(away: Away, ids: torch.Tensor, slots: torch.Tensor, parts: torch.Tensor) -> None:
+    """Wait for what was asked for; the rows of absent uses into parts [T·k …, H]."""
+    box, to, hidden = away.mailbox, target(ids.device), parts.shape[1]
+    piece = power_of_two(hidden) if interpreted() else 1024
+    collect_kernel[(-(-hidden // piece), ids.numel())](
+        ids, slots, box.rows, parts, box.words, box.state, hidden, PATIENCE,
+        DONE=DONE, ERROR=ERROR, PIECE=piece, FORM=to.form, OVERLAP=to.overlap, num_warps=1, **to.options,
+    )  # fmt: skip
