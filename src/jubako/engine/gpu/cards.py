@@ -33,7 +33,8 @@ class Earlier:
         self._cuda = ops.device.type == "cuda"
         if self._cuda:
             with torch.cuda.device(ops.device):
-                self._lane, self._memory = torch.cuda.Stream(), torch.cuda.MemPool()
+                self._memory = torch.cuda.MemPool()
+            self._lane: Any = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
 
     def streams(self, columns: Columns) -> torch.Tensor:
         """Run a step's columns through all layers before; the streams [T, S, H] on the card after."""
@@ -43,7 +44,11 @@ class Earlier:
             streams = self.ops.start(theirs)
             for _ in run_layers(self.ops, theirs, streams):
                 pass
-            return self.passage.send(streams)
+            return self.send(streams)
+
+    def send(self, streams: torch.Tensor) -> torch.Tensor:
+        """See `Passage.send`."""
+        return self.passage.send(streams)
 
     @contextmanager
     def _in_lane(self) -> Iterator[None]:
@@ -83,19 +88,19 @@ def open_cards(
     network: Network,
     devices: Sequence[torch.device],
     runs: Sequence[range],
-    sources: Sequence[Source | None] | None = None,
+    source: Source | Sequence[Source] | None = None,
     direct: bool | None = None,
     **options: Any,
 ) -> list[GpuOps]:
     """The operations of each card, which holds a run of layers. options: of `GpuOps`.
 
-    sources: for each card, what gives tensors there; direct: see `Passage`.
+    source: gives tensors on the device, one for each card where there are several; direct: see `Passage`.
     """
     assert [index for run in runs for index in run] == list(range(len(network.layers)))
     cards: list[GpuOps] = []
     for place, (device, run) in enumerate(zip(devices, runs, strict=True)):
-        source = sources[place] if sources else None
-        ops = GpuOps(network, device, layers=run, source=source, **options)
+        given = source[place] if isinstance(source, Sequence) else source
+        ops = GpuOps(network, device, layers=run, source=given, **options)
         if cards:
             ops.before = Earlier(cards[-1], device, direct)
         cards.append(ops)
@@ -108,40 +113,34 @@ def read_pieces(cards: Sequence[GpuOps], pieces: Sequence[Sequence[Columns]]) ->
     All cards work at once: card c on piece i while card c - 1 reads piece i + 1. Nothing is waited for; launches take
     turns layer by layer, so that no card's queue fills up while another's runs dry.
     """
-    arrived: list[torch.Tensor | None] = [None] * len(cards)
+    arrived: dict[int, torch.Tensor] = {}
     for tick in range(len(pieces) + len(cards) - 1):
-        working: list[tuple[int, torch.Tensor]] = []
+        working: dict[int, torch.Tensor] = {}
         layers: list[tuple[GpuOps, Iterator[Any]]] = []
         for card, ops in enumerate(cards):
             if 0 <= tick - card < len(pieces):
-                columns, streams = pieces[tick - card][card], arrived[card]
+                columns = pieces[tick - card][card]
                 with ops.on_card():
-                    streams = ops.spread(ops.embed(ops.weights.embed, columns)) if streams is None else streams
-                working.append((card, streams))
-                layers.append((ops, run_layers(ops, columns, streams)))
+                    working[card] = arrived[card] if card else ops.start(columns)
+                layers.append((ops, run_layers(ops, columns, working[card])))
         _in_turns(layers)
-        done = None
-        for card, streams in working:
-            arrived[card] = None
-            if card + 1 == len(cards):
-                done = streams
-        for card, streams in working:
-            following = cards[card + 1].before if card + 1 < len(cards) else None
-            if isinstance(following, Earlier):
-                arrived[card + 1] = following.passage.send(streams)
-        if done is not None:
-            yield done
+        arrived = {}
+        for card, streams in working.items():
+            if card + 1 < len(cards):
+                before = cards[card + 1].before
+                assert before is not None
+                arrived[card + 1] = before.send(streams)
+            else:
+                yield streams
 
 
 def _in_turns(layers: list[tuple[GpuOps, Iterator[Any]]]) -> None:
     """A layer of each, until all are through."""
+    end = object()
     while layers:
         left = []
         for ops, rest in layers:
             with ops.on_card():
-                if next(rest, self_end) is not self_end:
+                if next(rest, end) is not end:
                     left.append((ops, rest))
         layers = left
-
-
-self_end = object()

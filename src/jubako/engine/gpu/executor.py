@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import psutil
@@ -15,64 +16,114 @@ from ...errors import MachineError
 from ...ops.gpu.carry import CARRY, keep_streams
 from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.matrix import Source
-from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.peer_pool import CardsPool
 from ...ops.gpu.saved import resume, save, settle_state
 from ...ops.gpu.state import GpuState
 from ...ops.pages import Saved
 from ..executor import STEP_COLUMNS, DraftWish, Speculated, draft_then_step
 from ..logits import Logits
 from ..plan import SharedMemory, prefix_budget
+from .cards import open_cards, read_pieces
+from .compile import compiling
 from .draft import Drafts
-from .forward import residual
 from .graph import Desk, Graphs
+from .memory import allocated, too_little, video_bytes
 from .step import Steps
 
+READY = range(1, 9)  # widths of steps and of drafts' catching up that are captured at the start
+LEAST_CHUNK = 512  # tokens of a prompt's chunk after memory ran out
 PROMPT_ROWS = 64  # prompt chunks are multiples of it; a shorter rest of up to 16 tokens is read as a step
+PIECES = 8  # of a chunk on several cards: the first is read by one card alone, and so is the last
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def on_card(verb: Verb) -> Verb:
+    """A method of the executor during which this thread launches on its (last) card."""
+
+    @wraps(verb)
+    def guarded(self: GpuExecutor, *args: Any, **options: Any) -> Any:
+        with self.ops.on_card():
+            return verb(self, *args, **options)
+
+    return cast(Verb, guarded)
 
 
 class GpuExecutor:
-    """Runs a network on one GPU. Chunks of `chunk` prompt tokens read fastest."""
+    """Runs a network on one GPU, or on several of which each has a run of its layers.
 
-    chunk = 4096
+    Chunks of `chunk` prompt tokens read fastest. On several cards they pass through in pieces of `piece` tokens: one
+    card's chunks, so that the bits are the same.
+    """
+
+    chunk = piece = 4096
 
     def __init__(
         self,
         network: Network,
-        device: torch.device,
+        device: torch.device | Sequence[torch.device],
         *,
         kv_bits: int = 8,
         context: int | None = None,
         tokens: int | None = None,
         sequences: int = 2,
-        source: Source | None = None,
+        source: Source | Sequence[Source] | None = None,
         host_table: bool = False,
+        runs: Sequence[range] | None = None,
     ) -> None:
         """context: of one sequence, at most (the network's by default); tokens: cached by all together (`context` by
-        default); sequences: at once, one of them a spare for a session that starts anew.
+        default); sequences: at once, one of them a spare for a session that starts anew; runs: the layers of each
+        device where there are several.
 
         Raises MachineError when it does not fit.
         """
         self.config = network.config
         self.context = context = context or self.config.context_length
-        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        self.devices = devices = [device] if isinstance(device, torch.device) else list(device)
+        before = allocated(devices)
         try:
-            self.ops = GpuOps(
-                network, device, slots=sequences, tokens=tokens or context, context=context, kv_bits=kv_bits,
-                source=source, host_table=host_table,
+            self.cards = open_cards(
+                network, devices, runs or [range(self.config.layers)], source, slots=sequences,
+                tokens=tokens or context, context=context, kv_bits=kv_bits, host_table=host_table,
             )  # fmt: skip
         except torch.cuda.OutOfMemoryError as error:
-            raise _too_little(device, f"the model with {tokens or context} tokens of context") from error
-        taken = torch.cuda.memory_allocated(device) - before if device.type == "cuda" else 0
-        self.weight_bytes = max(taken - self.ops.pool.nbytes(), 0)
+            raise too_little(devices, f"the model with {tokens or context} tokens of context", error) from error
+        self.ops = self.cards[-1]
+        self.pool = self.ops.pool if len(self.cards) == 1 else CardsPool([ops.pool for ops in self.cards])
+        if len(self.cards) > 1:
+            self.chunk = PIECES * self.piece
+        self.weight_bytes = max(allocated(devices) - before - self.pool.nbytes(), 0)
         self.drafts = network.draft is not None
         self.layout = f"gpu, {kv_bits} bit"
-        self.video_bytes = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-        self.desk = Desk(device, self.config.vocabulary)
+        self.video_bytes = video_bytes(devices)
+        self.desk = Desk(self.ops.device, self.config.vocabulary)
         graphs = Graphs(self.ops, self.desk)
         self.steps = Steps(self.ops, graphs)
         self._drafts = Drafts(self.ops, graphs) if self.drafts else None
         self._calls = 0
-        self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []
+        self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.desk.on_gpu else []
+
+    @torch.inference_mode()
+    def prepare(self, widths: Sequence[int] = READY, prompts: Sequence[int] = ()) -> None:
+        """Compile what a first answer takes, many kernels at a time, and capture steps of these widths.
+
+        prompts: lengths to read once, for the kernels of prompts.
+        """
+        if self.ops.device.type != "cuda":
+            return
+        with compiling():
+            for width in sorted({1, 2, STEP_COLUMNS, *widths}):
+                self.steps.read(width)
+        for width in widths:
+            self.steps.capture(width)
+        if self._drafts is not None:
+            for width in widths:
+                self._drafts.capture(width, 1)
+        for tokens in prompts:
+            state = self.new_state(min(tokens, self.context))
+            self.forward([0] * min(tokens, self.context), state, last_only=True)
+            state.close()
+        torch.cuda.empty_cache()
 
     def new_state(self, context: int) -> GpuState:
         """See `Executor.new_state`."""
@@ -80,39 +131,59 @@ class GpuExecutor:
             raise MachineError(
                 f"a context of {context} tokens was asked for; memory is laid out for {self.ops.pool.context}"
             )
-        if not self.ops.pool.has_slot():
+        if not self.pool.has_slot():
             gc.collect()  # states that nobody holds any more give their slots back
-        return GpuState(self.ops.pool, context)
+        return GpuState(self.pool, context)
 
     @torch.inference_mode()
+    @on_card
     def forward(self, ids: Sequence[int], state: GpuState, *, last_only: bool) -> np.ndarray:
         """See `Executor.forward`."""
         if len(ids) <= STEP_COLUMNS:
             [logits] = self.step([(ids, state)])
             return np.array(logits)[-1 if last_only else 0 :]
+        rest = len(ids) % self.piece
+        if len(self.cards) > 1 and rest and len(ids) > self.piece and rest <= STEP_COLUMNS:
+            read = [self.forward(part, state, last_only=last_only) for part in (ids[:-rest], ids[-rest:])]
+            return read[1] if last_only else np.concatenate(read)
+        if len(ids) > self.chunk:
+            parts = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
+            read = [self.forward(part, state, last_only=last_only) for part in parts]
+            return read[-1] if last_only else np.concatenate(read)
         self._calls += 1
         state.reserve(state.position + len(ids))
         settle_state(state)
         try:
             result = self._read_prompt(ids, state, last_only)
         except torch.cuda.OutOfMemoryError as error:
-            raise _too_little(self.ops.device, f"reading {len(ids)} tokens at once") from error
+            self.chunk = max(LEAST_CHUNK, self.chunk // 2)
+            raise too_little(self.devices, f"reading {len(ids)} tokens at once", error) from error
         state.read(len(ids))
         return result
 
     def _read_prompt(self, ids: Sequence[int], state: GpuState, last_only: bool) -> np.ndarray:
-        ops = self.ops
-        on_device = torch.tensor(list(ids), dtype=torch.int32).to(ops.device)
-        columns = Columns.of_prompt(on_device, state.slot, state.position)
-        streams = residual(ops, columns)
-        if self._drafts is not None:
-            self._drafts.read_prompt(state, ids, on_device, streams)
-            keep_streams(streams[-1:], ops.pool.carry, columns.last())
-        result = ops.head(ops.weights.head_mix, ops.weights.output, streams[-1:] if last_only else streams)
-        logits: np.ndarray = result.cpu().numpy()
+        ops, length = self.ops, self.piece if len(self.cards) > 1 else len(ids)
+        host = torch.tensor(list(ids), dtype=torch.int32)
+        uploaded = [host.to(card.device) for card in self.cards]
+        pieces = [
+            [Columns.of_prompt(there[start : start + length], state.slot, state.position + start) for there in uploaded]
+            for start in range(0, len(ids), length)
+        ]
+        results, start = [], 0
+        for columns, streams in zip(pieces, read_pieces(self.cards, pieces), strict=True):
+            mine, stop = columns[-1], start + columns[-1].tokens
+            if self._drafts is not None:
+                self._drafts.read_prompt(state, ids[start:stop], mine.ids, streams)
+                keep_streams(streams[-1:], ops.pool.carry, mine.last())
+            if not last_only or stop == len(ids):
+                read = streams[-1:] if last_only else streams
+                results.append(ops.head(ops.weights.head_mix, ops.weights.output, read))
+            start = stop
+        logits: np.ndarray = torch.cat(results).cpu().numpy()
         return logits
 
     @torch.inference_mode()
+    @on_card
     def step(self, parts: Sequence[tuple[Sequence[int], GpuState]]) -> list[Logits]:
         """See `Executor.step`."""
         columns = self._columns(parts)
@@ -122,6 +193,7 @@ class GpuExecutor:
         return self._opened([list(ids) for ids, _ in parts], [state for _, state in parts], likeliest)
 
     @torch.inference_mode()
+    @on_card
     def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """See `Executor.draft`."""
         assert self._drafts is not None
@@ -129,6 +201,7 @@ class GpuExecutor:
         return self._drafts.propose(wishes)
 
     @torch.inference_mode()
+    @on_card
     def speculate(self, wishes: Sequence[DraftWish]) -> Speculated:
         """See `Executor.speculate`. The likeliest tokens are drafted and verified without the host in between."""
         if self._drafts is None or any(wish.pick is not None for wish in wishes):
@@ -137,7 +210,7 @@ class GpuExecutor:
         first = self._drafts.catch_up_table(wishes)
         self.desk.write(step_table(columns), step_table(first))
         self._tick(0)
-        self._drafts.launch(first, max(wish.depth for wish in wishes))
+        self.launch_drafts(first, max(wish.depth for wish in wishes))
         self._tick(1)
         self.steps.run(sum(len(part.ids) for part in columns))
         found = self.desk.fetch()
@@ -147,6 +220,11 @@ class GpuExecutor:
         logits = self._opened(read, [wish.state for wish in wishes], likeliest)
         seconds = self._clock[0].elapsed_time(self._clock[1]) / 1000 if self._clock else 0.0
         return Speculated(drafts, logits, seconds)
+
+    def launch_drafts(self, parts: Sequence[Part], depth: int) -> None:
+        """See `Drafts.launch`."""
+        assert self._drafts is not None
+        self._drafts.launch(parts, depth)
 
     def _tick(self, index: int) -> None:
         if self._clock:
@@ -172,34 +250,25 @@ class GpuExecutor:
             first = last
         return results
 
+    @on_card
     def _rows(self, call: int, first: int, count: int) -> np.ndarray:
         assert call == self._calls, "logits were asked for after the executor had gone on"
         return self.desk.rows(first, count)
 
     def share_memory(self, sequences: int, context: int, prefix_bytes: int | None) -> SharedMemory:
         """See `SharingExecutor.share_memory`: the slots and pages that were laid out at the start."""
-        free, pool = psutil.virtual_memory().available, self.ops.pool
+        free, pool = psutil.virtual_memory().available, self.pool
         states = [self.new_state(min(context, pool.context)) for _ in range(sequences)]
         return SharedMemory(pool, states, prefix_budget(free, prefix_bytes), pool.nbytes())
 
     @torch.inference_mode()
+    @on_card
     def save(self, state: GpuState) -> Saved:
         """See `SharingExecutor.save`."""
         return save(state)
 
     @torch.inference_mode()
+    @on_card
     def resume(self, state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> None:
         """See `SharingExecutor.resume`."""
         resume(state, saved, ids)
-
-
-def _too_little(device: torch.device, what: str) -> MachineError:
-    """The error of running out of video memory, which is given back first."""
-    gc.collect()
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    name = torch.cuda.get_device_name(device)
-    return MachineError(
-        f"{what} does not fit: {free / 1e9:.1f} of {name}'s {total / 1e9:.1f} GB are free; "
-        "ask for a smaller context, a smaller file, or the CPU"
-    )

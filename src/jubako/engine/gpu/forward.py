@@ -17,32 +17,22 @@ from ...ops.gpu.state import AttentionMemory, GdnMemory
 Mixed = tuple[Any, torch.Tensor | None]  # what a block reads, and how strongly each stream takes what it gives
 
 
-def residual(ops: GpuOps, columns: Columns) -> torch.Tensor:
-    """Read the tokens of `columns`: the streams [T, S, H] after the last layer, before the head's mixer."""
-    return _read(ops, columns, None)[0]
-
-
 def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> torch.Tensor:
     """Read the tokens: streams [T, S, H] after the last layer, logits into out [T, vocabulary]."""
-    streams, mixed = _read(ops, columns, ops.weights.head_mix)
+    streams = ops.start(columns)
+    *_, mixed = run_layers(ops, columns, streams, ops.weights.head_mix)
     assert mixed is not None
     ops.linear(ops.weights.output, mixed[0], out)
     return streams
 
 
-def _read(ops: GpuOps, columns: Columns, head_mix: Any | None) -> tuple[torch.Tensor, Mixed | None]:
-    """Streams after the last layer, and what `head_mix` makes of them."""
-    streams = ops.start(columns)
-    mixed: Mixed | None = None
-    for mixed in run_layers(ops, columns, streams, head_mix):
-        pass
-    return streams, mixed
-
-
 def run_layers(
     ops: GpuOps, columns: Columns, streams: torch.Tensor, head_mix: Any | None = None
 ) -> Iterator[Mixed | None]:
-    """This card's layers on streams [T, S, H], in place; after each, what the next one reads if it is known by then."""
+    """This card's layers on streams [T, S, H], in place; after each, what comes next if the layer gave it.
+
+    head_mix: the head's, where it is on this card and wanted.
+    """
     layers = ops.weights.layers
     mixed: Mixed | None = None
     for index, layer in enumerate(layers):

@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, device: torch.device, vocabulary: int) -> None:
         self.device = device
-        on_gpu = device.type == "cuda"
+        self.on_gpu = on_gpu = device.type == "cuda"
         self.tables = torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32, device=device)
         self.step, self.draft = self.tables
         self._tables = torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
@@ -89,7 +89,8 @@ class Graphs:
             work()
             return
         self.capture(key, work)
-        self._graphs[key].replay()
+        with self.ops.ordered():
+            self._graphs[key].replay()
 
     def capture(self, key: Hashable, work: Work) -> None:
         """Have the graph ready: compile, run once on tables of no sequence, capture. The tables stay as they were."""
@@ -98,7 +99,7 @@ class Graphs:
         kept = self.desk.tables.clone()
         current = torch.cuda.current_stream(self.ops.device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        with self.ops.ordered(), torch.cuda.stream(self._stream):
             with compiling():
                 work()
             self.desk.tables.zero_()
@@ -108,6 +109,7 @@ class Graphs:
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         # others' threads may copy pages to main memory meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with capture, self.ops.capturing():
             work()
         self._graphs[key] = graph

@@ -17,15 +17,15 @@ def settle_state(state: GpuState) -> None:
     if state.pending:
         for memory in state.pool.layers:
             if isinstance(memory, GdnMemory):
-                settle(memory, state.slot, state.pending, state.parity)
+                with torch.cuda.device_of(memory.memory):
+                    settle(memory, state.slot, state.pending, state.parity)
     state.pending = state.open = 0
 
 
 def save(state: GpuState) -> Saved:
     """See `engine.plan.SharingExecutor.save`."""
     settle_state(state)
-    parts = [part.reshape(-1).view(torch.uint8) for part in state.pool.fixed_parts(state.slot)]
-    fixed = torch.cat(parts).cpu().numpy()
+    fixed = state.pool.read_fixed(state.slot)
     pages = state.pages.holding(state.position)
     return Saved(state.position, state.writes_from, fixed, pages)
 
@@ -36,12 +36,9 @@ def resume(state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> No
     assert len(ids) == saved.position
     state.reset()
     state.pages.share(saved.pages)
-    data, start = torch.from_numpy(saved.fixed).to(pool.table.device), 0
-    for part in pool.fixed_parts(state.slot):
-        part.view(-1).view(torch.uint8).copy_(data[start : start + part.nbytes])
-        start += part.nbytes
+    pool.write_fixed(state.slot, saved.fixed)
     read = torch.from_numpy(np.array(ids, np.int32))
-    pool.tokens[state.slot, : len(ids)].copy_(read)
+    pool.write_tokens(state.slot, read)
     state.position = saved.position
     if pool.drafts:
         state.draft_position = saved.draft_position

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ from ...errors import MachineError
 from ..pages import Pages, SequencePages
 from .carry import CARRY
 from .launch import COLUMNS
+
+if TYPE_CHECKING:
+    from .peer_pool import CardsPool
 
 PAGE = 64  # tokens
 KV_GROUP = 32  # values under one scale in the 8-bit cache
@@ -111,16 +115,20 @@ class StatePool:
 
     def __init__(
         self, config: Config, ratios: list[int | None], slots: int, tokens: int, context: int, kv_bits: int,
-        device: torch.device,
+        device: torch.device, drafts: bool | None = None, ngram: bool = True,
     ) -> None:  # fmt: skip
-        """ratios: per layer its index ratio, None for a GDN layer."""
+        """ratios: per layer its index ratio, None for a GDN layer.
+
+        drafts: the last one is the draft layer (by default, where there is one more than the trunk has); ngram: among
+        them is the one that injects n-grams.
+        """
         self.slots, self.context = slots, context
         self.idle_slot = slots
         self.page_count = -(-tokens // PAGE)
         table_width = -(-context // PAGE)
         self.table = torch.zeros(slots + 1, table_width, dtype=torch.int32, device=device)
         self.tokens = torch.zeros(slots + 1, context, dtype=torch.int32, device=device)
-        past = config.ngram.conv_past + COLUMNS if config.ngram else 0
+        past = config.ngram.conv_past + COLUMNS if config.ngram and ngram else 0
         self.ngram = torch.zeros(slots + 1, past, config.streams * config.hidden, dtype=torch.float32, device=device)
         self.layers: list[GdnMemory | AttentionMemory] = [
             GdnMemory.empty(config, slots + 1, device)
@@ -129,7 +137,7 @@ class StatePool:
             for ratio in ratios
         ]
         # see carry.py; only where there is a draft layer
-        self.drafts = len(ratios) > config.layers
+        self.drafts = len(ratios) > config.layers if drafts is None else drafts
         rows = slots + 1 if self.drafts else 0
         self.carry = torch.zeros(rows, CARRY, config.streams * config.hidden, dtype=torch.float32, device=device)
         self._free_slots = list(range(slots))[::-1]
@@ -142,6 +150,11 @@ class StatePool:
             for part in (layer.codes, layer.scales, layer.pooled)
         ]
         self.page_bytes = sum(part[0].nbytes for part in self._paged)
+
+    @property
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """Page tables, one for each card."""
+        return (self.table,)
 
     def nbytes(self) -> int:
         """Bytes of device memory."""
@@ -160,6 +173,26 @@ class StatePool:
         yield self.ngram[slot]
         if self.drafts:
             yield self.carry[slot]
+
+    def fixed_bytes(self, slot: int) -> int:
+        """Bytes of `fixed_parts`."""
+        return sum(part.nbytes for part in self.fixed_parts(slot))
+
+    def read_fixed(self, slot: int) -> np.ndarray:
+        """`fixed_parts` of a slot, one after the other: uint8."""
+        parts = [part.reshape(-1).view(torch.uint8) for part in self.fixed_parts(slot)]
+        return torch.cat(parts).cpu().numpy()
+
+    def write_fixed(self, slot: int, data: np.ndarray) -> None:
+        """The inverse of `read_fixed`."""
+        rows, start = torch.from_numpy(data).to(self.table.device), 0
+        for part in self.fixed_parts(slot):
+            part.view(-1).view(torch.uint8).copy_(rows[start : start + part.nbytes])
+            start += part.nbytes
+
+    def write_tokens(self, slot: int, ids: torch.Tensor) -> None:
+        """Take int32 ids [n] as read from the start."""
+        self.tokens[slot, : len(ids)].copy_(ids)
 
     def has_slot(self) -> bool:
         """Whether a sequence more has room."""
@@ -184,6 +217,8 @@ class StatePool:
 
     def read(self, pages: Sequence[int]) -> np.ndarray:
         """What these pages hold: uint8 [pages, page_bytes]."""
+        if not self._paged:
+            return np.empty((len(pages), 0), np.uint8)
         index = torch.tensor(list(pages), device=self.table.device)
         parts = [part[index].reshape(len(index), -1).view(torch.uint8) for part in self._paged]
         return torch.cat(parts, dim=1).cpu().numpy()
@@ -207,13 +242,14 @@ class StatePool:
 class GpuPages(SequencePages):
     """The pages of the sequence in one slot."""
 
-    def __init__(self, pool: StatePool, slot: int) -> None:
+    def __init__(self, pool: StatePool | CardsPool, slot: int) -> None:
         super().__init__(pool)
-        self._row = pool.table[slot]
+        self._rows = [table[slot] for table in pool.tables]
 
     def _place(self, start: int, pages: Sequence[int]) -> None:
-        row = torch.tensor(list(pages), dtype=torch.int32)
-        self._row[start : start + len(row)] = row.to(self._row.device)
+        ids = torch.tensor(list(pages), dtype=torch.int32)
+        for row in self._rows:
+            row[start : start + len(ids)] = ids.to(row.device)
 
 
 class GpuState:
@@ -224,7 +260,7 @@ class GpuState:
 
     slot = -1  # nothing to give back while there is none
 
-    def __init__(self, pool: StatePool, context: int) -> None:
+    def __init__(self, pool: StatePool | CardsPool, context: int) -> None:
         self.pool = pool
         self.context = context
         self.slot = pool.take_slot()
@@ -252,7 +288,7 @@ class GpuState:
     @property
     def fixed_bytes(self) -> int:
         """Bytes of `Saved.fixed`."""
-        return sum(part.nbytes for part in self.pool.fixed_parts(self.slot))
+        return self.pool.fixed_bytes(self.slot)
 
     def reset(self) -> None:
         """Forget everything; the pages go back to the pool, the slot stays."""

@@ -1,0 +1,42 @@
+"""Video memory: what is taken, and what is said when it runs out."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Sequence
+
+import torch
+
+from ...errors import MachineError
+
+
+def on_gpus(devices: Sequence[torch.device]) -> list[torch.device]:
+    """Those that are GPUs, each once."""
+    return [device for device in dict.fromkeys(devices) if device.type == "cuda"]
+
+
+def allocated(devices: Sequence[torch.device]) -> int:
+    """Bytes that tensors take on all of them."""
+    return sum(torch.cuda.memory_allocated(device) for device in on_gpus(devices))
+
+
+def video_bytes(devices: Sequence[torch.device]) -> int:
+    """Bytes of the cards; 0 where there are none."""
+    return sum(torch.cuda.get_device_properties(device).total_memory for device in on_gpus(devices))
+
+
+def too_little(devices: Sequence[torch.device], what: str, error: BaseException) -> MachineError:
+    """What to raise when video memory ran out with `error`. What was taken meanwhile is given back first; the fullest
+    card is named."""
+    traceback.clear_frames(error.__traceback__)  # they hold what was taken
+    gc.collect()
+    torch.cuda.empty_cache()
+    device = min(devices, key=lambda device: torch.cuda.mem_get_info(device)[0])
+    free, total = torch.cuda.mem_get_info(device)
+    name = torch.cuda.get_device_name(device)
+    card = name if len(devices) == 1 else f"{name} ({device.index})"
+    return MachineError(
+        f"{what} does not fit: {free / 1e9:.1f} of {card}'s {total / 1e9:.1f} GB are free; "
+        "ask for a smaller context, a smaller file, or the CPU"
+    )
