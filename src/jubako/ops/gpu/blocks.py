@@ -88,8 +88,13 @@ def signed(code, bits):
 @triton.jit
 def unpack(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
     """Codes plus the type's bias as packed bytes int32 [8, rows, 4]: of weights 0-15 of each block, and 16-31."""
+    return unpack_words(raw, tl.arange(0, 4)[None, None, :], TYPE, FORM)
+
+
+@triton.jit
+def unpack_words(raw, i, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """The same of words i [1, 1, 4] of blocks that lie in any order."""
     first, second, low, high, bit, sub, d = raw
-    i = tl.arange(0, 4)[None, None, :]
     if has_width(TYPE, 8):
         return first, second
     elif has_table(TYPE):

@@ -13,9 +13,11 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, quantize, room_for, store_blocks
+from .away import Away, collect, ring
+from .hyper_prompt import PromptParts, settle
 from .integer import fma
 from .launch import COLUMNS
-from .linear import divisor, store_rows
+from .linear import Input, divisor, prompt_of, store_rows
 from .mathfun import sigmoid, silu
 from .matrix import Matrix
 from .products import fetch_units, meet, nothing, tree
@@ -29,11 +31,13 @@ class Experts:
 
     router  rows of all experts' router, then the shared expert's: [experts + 1, H]; one or two matrices
     routed  the experts' slots; shared: the shared expert as the only slot
+    away    how those without a slot are reached; None where every expert has one
     """
 
     router: tuple[Matrix, ...]
     routed: Slots
     shared: Slots
+    away: Away | None = None
 
     @property
     def count(self) -> int:
@@ -217,19 +221,31 @@ class Parts:
     routed: Routed
 
 
-def parts_of(layer: Experts, x: torch.Tensor | Quantised, routed: Routed, cut: Cut | None = None) -> Parts:
+def parts_of(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -> Parts | PromptParts:
     """The output of every chosen expert for every token of x [T, H], and of the shared one."""
     if len(routed.ids) > COLUMNS and target(routed.ids.device).dot:
         from .expert_prompt import parts_of_prompt
 
-        return parts_of_prompt(layer, x, routed)
+        return parts_of_prompt(layer, prompt_of(x), routed)
     cut = cut or usual_cut()
     read = x if isinstance(x, Quantised) and not x.fine else coarse(x)
-    return Parts(down(layer, gate_up(layer, read, routed, cut), routed, cut), routed)
+    if layer.away is None:
+        return Parts(down(layer, gate_up(layer, read, routed, cut), routed, cut), routed)
+    slots = routed.slots_in(layer.routed.table)
+    ring(layer.away, read, routed.ids, slots)
+    outputs = down(layer, gate_up(layer, read, routed, cut), routed, cut)
+    collect(layer.away, routed.ids, slots, outputs)
+    return Parts(outputs, routed)
 
 
-def add_up(parts: Parts, out: torch.Tensor, inject: torch.Tensor | None = None) -> torch.Tensor:
+def add_up(parts: Parts | PromptParts, out: torch.Tensor, inject: torch.Tensor | None = None) -> torch.Tensor:
     """Every token's weighted sum, to out [T, H] or, with inject [T, S], added to streams `out` [T, S, H]."""
+    if isinstance(parts, PromptParts):
+        if inject is not None:
+            settle(out, inject, parts, None)
+        else:
+            settle(out.zero_()[:, None], torch.ones_like(out[:, :1]), parts, None)
+        return out
     tokens, chosen = parts.routed.ids.shape
     hidden, to = parts.outputs.shape[1], target(out.device)
     sum_kernel[(-(-hidden // 256), tokens)](
@@ -240,22 +256,22 @@ def add_up(parts: Parts, out: torch.Tensor, inject: torch.Tensor | None = None) 
     return out
 
 
-def experts(layer: Experts, x: torch.Tensor | Quantised, routed: Routed, cut: Cut | None = None) -> torch.Tensor:
+def experts(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -> torch.Tensor:
     """The chosen experts' weighted sum by rank, then the shared expert's gated output: [T, H]."""
     parts = parts_of(layer, x, routed, cut)
     return add_up(parts, torch.empty(len(routed.ids), layer.routed.shape.hidden, device=parts.outputs.device))
 
 
 def experts_combine(
-    layer: Experts, x: torch.Tensor | Quantised, routed: Routed, streams: torch.Tensor, inject: torch.Tensor
+    layer: Experts, x: Input, routed: Routed, streams: torch.Tensor, inject: torch.Tensor
 ) -> None:
     """Add the experts' output to streams [T, S, H], in place, weighted by inject [T, S]."""
     add_up(parts_of(layer, x, routed), streams, inject)
 
 
-def coarse(x: torch.Tensor | Quantised) -> Quantised:
+def coarse(x: Input) -> Quantised:
     """x in eight bits."""
-    return quantize(x.plain() if isinstance(x, Quantised) else x, fine=False)
+    return quantize(x if isinstance(x, torch.Tensor) else x.plain(), fine=False)
 
 
 def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised:

@@ -15,13 +15,14 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .experts import Experts, Parts, Routed, add_up, parts_of, weighted_sum
-from .hyper_prompt import mix_prompt
+from .hyper_prompt import PromptParts, mix_prompt
 from .integer import fma
 from .launch import COLUMNS
-from .linear import Shape, divisor, launch, linear
+from .linear import Input, Shape, divisor, launch, linear
 from .mathfun import sigmoid, silu
 from .matrix import Matrix
 from .products import fetch_units, meet, nothing, tree
+from .prompt import Halves
 from .target import interpreted, release, target, wait
 
 
@@ -142,7 +143,7 @@ class Pending:
     """A block's output that the streams still lack: [T, H] or experts' parts, and how strongly each stream takes it."""
 
     inject: torch.Tensor
-    output: torch.Tensor | Parts
+    output: torch.Tensor | Parts | PromptParts
 
 
 @dataclass(frozen=True)
@@ -162,16 +163,20 @@ def usual_cut(hidden: int) -> Cut:
 
 def hyper_mix(
     streams: torch.Tensor, mix: HyperMix, fine: bool = True, pending: Pending | None = None, cut: Cut | None = None
-) -> tuple[Quantised, torch.Tensor | None]:
+) -> tuple[Quantised | Halves, torch.Tensor | None]:
     """What a block reads of streams [T, S, H], quantised (finely or as experts do), and inject [T, S] or None.
 
     pending is added to the streams first, in place.
     """
     tokens, count, hidden = streams.shape
     if tokens > COLUMNS:
-        if pending is not None:
-            add_pending(streams, pending)
-        return mix_prompt(streams, mix.norm, mix.down, mix.up, mix.inject, mix.eps)
+        of_mix = (mix.norm, mix.down, mix.up, mix.inject)
+        if pending is None:
+            return mix_prompt(streams, of_mix, mix.eps)
+        if isinstance(pending.output, Parts):  # of a card without tensor cores
+            add_up(pending.output, streams, pending.inject)
+            return mix_prompt(streams, of_mix, mix.eps)
+        return mix_prompt(streams, of_mix, mix.eps, pending.inject, pending.output)
     cut = cut or usual_cut(hidden)
     device, to, rank = streams.device, target(streams.device), mix.down.rows
     assert hidden % 256 == 0, f"hidden size {hidden} is not a multiple of 256"
@@ -192,14 +197,6 @@ def hyper_mix(
         **to.options,
     )  # fmt: skip
     return mixed, inject
-
-
-def add_pending(streams: torch.Tensor, pending: Pending) -> None:
-    """Add what the streams still lack, in place."""
-    if isinstance(pending.output, Parts):
-        add_up(pending.output, streams, pending.inject)
-    else:
-        hyper_combine(streams, pending.inject, pending.output)
 
 
 def prepared(streams: torch.Tensor, mix: HyperMix, pending: Pending | None) -> tuple[Quantised, torch.Tensor]:
@@ -240,25 +237,25 @@ def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor
 
 def linear_mix(
     weight: Matrix,
-    y: torch.Tensor | Quantised,
+    y: Input,
     streams: torch.Tensor,
     inject: torch.Tensor,
     mix: HyperMix,
     fine: bool = True,
-) -> tuple[Quantised, torch.Tensor | None]:
+) -> tuple[Quantised | Halves, torch.Tensor | None]:
     """Add y [T, K] times weight to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
     return hyper_mix(streams, mix, fine, Pending(inject, linear(weight, y)))
 
 
 def experts_mix(
     layer: Experts,
-    x: torch.Tensor | Quantised,
+    x: Input,
     routed: Routed,
     streams: torch.Tensor,
     inject: torch.Tensor,
     mix: HyperMix,
     fine: bool = True,
-) -> tuple[Quantised, torch.Tensor | None]:
+) -> tuple[Quantised | Halves, torch.Tensor | None]:
     """Add the experts' output to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
     return hyper_mix(streams, mix, fine, Pending(inject, parts_of(layer, x, routed)))
 

@@ -1,76 +1,211 @@
-"""Hyper-connections of a prompt: norms and gates in one pass each over the streams, the products by torch's library."""
+"""Hyper-connections of a prompt, in few passes over the streams.
+
+settle   what the block before gave enters the streams; each stream over its root mean square, times gamma: halves
+library  the long product, to rank values and inject
+gates    the wide product, sigmoids and the mean over the streams in one kernel
+"""
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-from .activation import Quantised
-from .embed import decode
 from .matrix import Matrix
-from .prompt import half_product, in_half
-from .target import target
+from .prompt import Halves, halves, product
+from .target import interpreted
+
+HALF = 1 / 16  # hidden values and outputs of experts are kept as sixteenths of them in float16
+
+
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """What a prompt's experts gave. outputs float16 [T·k, H], HALF times every use's, and shared float32 [T, H], the
+    shared expert's; weights [T, k] and share [T] as in `experts.Routed`."""
+
+    outputs: torch.Tensor
+    shared: torch.Tensor
+    weights: torch.Tensor
+    share: torch.Tensor
 
 
 @triton.jit
-def norm_kernel(
-    streams, gamma, normed, hidden, eps, STREAMS: tl.constexpr, SIZE: tl.constexpr, FORM: tl.constexpr,
+def _given(
+    output, shared, weights, share, token, hidden, h, live,
+    PENDING: tl.constexpr, CHOSEN: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, s): a stream over its root mean square, times gamma, as float16: at most √H·gamma, which fits."""
-    row = tl.program_id(0).to(tl.int64) * STREAMS + tl.program_id(1)
+    """Elements h of what a block gave for a token: 1, output [T, H]; 2, the weighted sum of its experts' outputs."""
+    if PENDING == 1:
+        total = tl.load(output + token * hidden + h, mask=live, other=0.0)
+    else:
+        total = tl.zeros(h.shape, tl.float32)
+        for rank in tl.static_range(CHOSEN):
+            use = token * CHOSEN + rank
+            y = tl.load(output + use * hidden + h, mask=live, other=0.0).to(tl.float32)
+            total += tl.load(weights + use) * y
+        y = tl.load(shared + token * hidden + h, mask=live, other=0.0)
+        total = (total + tl.sigmoid(tl.load(share + token)) * y) * (1.0 / HALF)
+    return total
+
+
+@triton.jit
+def settle_kernel(
+    streams, inject, output, shared, weights, share, gamma, normed, hidden, eps,
+    STREAMS: tl.constexpr, SIZE: tl.constexpr, PENDING: tl.constexpr, CHOSEN: tl.constexpr, NORMED: tl.constexpr,
+    HALF: tl.constexpr,
+):  # fmt: skip
+    """Program t: streams += inject·(what a block gave); normed: each stream over its root mean square, times gamma.
+
+    As float16: at most √H·gamma, which fits.
+    """
+    token = tl.program_id(0).to(tl.int64)
     h = tl.arange(0, SIZE)
-    x = tl.load(streams + row * hidden + h, mask=h < hidden, other=0.0)
-    scale = tl.rsqrt(tl.sum(x * x, axis=0) / hidden + eps)
-    y = x * scale * tl.load(gamma + tl.program_id(1) * hidden + h, mask=h < hidden, other=0.0)
-    tl.store(normed + row * hidden + h, y.to(tl.float16), mask=h < hidden)
+    live = h < hidden
+    if PENDING > 0:
+        given = _given(output, shared, weights, share, token, hidden, h, live, PENDING, CHOSEN, HALF)
+    for stream in tl.static_range(STREAMS):
+        at = (token * STREAMS + stream) * hidden + h
+        x = tl.load(streams + at, mask=live, other=0.0)
+        if PENDING > 0:
+            x += tl.load(inject + token * STREAMS + stream) * given
+            tl.store(streams + at, x, mask=live)
+        if NORMED:
+            y = x * tl.rsqrt(tl.sum(x * x, axis=0) / hidden + eps)
+            y *= tl.load(gamma + stream * hidden + h, mask=live, other=0.0)
+            tl.store(normed + at, y.to(tl.float16), mask=live)
+
+
+def settle(
+    streams: torch.Tensor,
+    inject: torch.Tensor | None,
+    output: torch.Tensor | PromptParts | None,
+    gamma: torch.Tensor | None,
+    eps: float = 0.0,
+) -> torch.Tensor:
+    """Add what a block gave [T, H] or experts' parts, weighted by inject [T, S], to streams [T, S, H], in place.
+
+    gamma [S·H]: gives the streams over their root mean squares times gamma, float16 [T, S·H].
+    """
+    tokens, count, hidden = streams.shape
+    normed = torch.empty(tokens if gamma is not None else 0, count * hidden, dtype=torch.float16, device=streams.device)
+    first = shared = weights = share = streams
+    kind, chosen = 0, 1
+    if isinstance(output, PromptParts):
+        kind, chosen = 2, output.weights.shape[1]
+        first, shared, weights, share = output.outputs, output.shared, output.weights, output.share
+    elif output is not None:
+        kind, first = 1, output
+    settle_kernel[(tokens,)](
+        streams, inject if inject is not None else streams, first, shared, weights, share,
+        gamma if gamma is not None else streams, normed, hidden, eps,
+        STREAMS=count, SIZE=triton.next_power_of_2(hidden), PENDING=kind, CHOSEN=chosen, NORMED=gamma is not None,
+        HALF=HALF, num_warps=8,
+    )  # fmt: skip
+    return normed
+
+
+@triton.jit
+def low_kernel(
+    low, stride, narrow, factor, inject, rank,
+    STREAMS: tl.constexpr, RANK: tl.constexpr, SIZE: tl.constexpr, INJECT: tl.constexpr,
+):  # fmt: skip
+    """Program t: silu of a row's rank values over STREAMS, over their largest magnitude, in halves; and inject."""
+    token = tl.program_id(0).to(tl.int64)
+    r = tl.arange(0, SIZE)
+    width = rank + STREAMS if INJECT else rank
+    x = tl.load(low + token * stride + r, mask=r < width, other=0.0) * (1.0 / STREAMS)
+    if INJECT:
+        here = (r >= rank) & (r < rank + STREAMS)
+        tl.store(inject + token * STREAMS + r - rank, 2.0 * tl.sigmoid(x), mask=here)
+    y = tl.where(r < rank, x * tl.sigmoid(x), 0.0)
+    largest = tl.maximum(tl.max(tl.abs(y), axis=0), 7.888609052210118e-31)  # 2^-100
+    tl.store(narrow + token * RANK + r, (y / largest).to(tl.float16), mask=r < RANK)
+    tl.store(factor + token, largest)
 
 
 @triton.jit
 def gates_kernel(
-    gates, factor, normed, mixed, stride, hidden, STREAMS: tl.constexpr, SIZE: tl.constexpr, FORM: tl.constexpr,
+    narrow, factor, up, normed, mixed, tokens, hidden,
+    STREAMS: tl.constexpr, RANK: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program t: the mean over the streams of sigmoid(gate·factor[t])·normed."""
-    token = tl.program_id(0).to(tl.int64)
-    h = tl.arange(0, SIZE)
-    f = tl.load(factor + token)
-    total = tl.zeros([SIZE], tl.float32)
-    for stream in tl.static_range(STREAMS):
-        at = (token * STREAMS + stream) * hidden + h
-        gate = tl.load(gates + at, mask=h < hidden, other=0.0).to(tl.float32) * f
-        total += tl.sigmoid(gate) * tl.load(normed + at, mask=h < hidden, other=0.0).to(tl.float32)
-    tl.store(mixed + token * stride + h, total * (1.0 / STREAMS), mask=h < hidden)
+    """Program (h, t): TILE elements of the mean over the streams of sigmoid(up·narrow·factor)·normed, ROWS tokens.
+
+    Offsets are 32 bits wide.
+    """
+    t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    h = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    k = tl.arange(0, STEP)
+    row = tl.minimum(t, tokens - 1)
+    live = (t < tokens)[:, None] & (h < hidden)[None, :]
+    f = tl.load(factor + row)[:, None]
+    total = tl.zeros([ROWS, TILE], tl.float32)
+    for stream in range(STREAMS):
+        gate = tl.zeros([ROWS, TILE], tl.float32)
+        at = up + (stream * hidden + tl.minimum(h, hidden - 1))[:, None] * RANK
+        for first in tl.range(0, RANK, STEP, num_stages=STAGES):
+            a = tl.load(narrow + row[:, None] * RANK + (first + k)[None, :])
+            b = tl.load(at + (first + k)[None, :])
+            gate = tl.dot(a, tl.trans(b), acc=gate)
+        x = tl.load(normed + ((row * STREAMS + stream) * hidden)[:, None] + h[None, :], mask=live, other=0.0)
+        total += tl.sigmoid(gate * f) * x.to(tl.float32)
+    tl.store(mixed + (row * hidden)[:, None] + h[None, :], (total * (1.0 / STREAMS)).to(tl.float16), mask=live)
 
 
-def halves(matrices: list[Matrix]) -> torch.Tensor:
-    """Their rows as float16, one under the other."""
-    out = torch.empty(
-        sum(m.rows for m in matrices), matrices[0].cols, dtype=torch.float16, device=matrices[0].data.device
-    )
-    at = 0
-    for matrix in matrices:
-        decode(matrix, out[at : at + matrix.rows])
-        at += matrix.rows
-    return out
+@dataclass(frozen=True)
+class GatesCut:
+    """Tokens and elements of a program of the wide product, rank values of a step, steps on their way at once."""
+
+    rows: int = 128
+    tile: int = 128
+    step: int = 64
+    stages: int = 3
+    warps: int = 8
+
+
+def gates(
+    narrow: torch.Tensor, factor: torch.Tensor, up: torch.Tensor, normed: torch.Tensor, streams: int,
+    cut: GatesCut | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """The mixed hidden values float16 [T, H] of rank values [T, R], their factor [T], up [S·H, R], normed [T, S·H]."""
+    tokens, rank = narrow.shape
+    assert normed.numel() < 2**31
+    hidden = normed.shape[1] // streams
+    cut = cut or (GatesCut(64, 256, rank, 1) if interpreted() else GatesCut())
+    mixed = torch.empty(tokens, hidden, dtype=torch.float16, device=normed.device)
+    gates_kernel[(-(-hidden // cut.tile), -(-tokens // cut.rows))](
+        narrow, factor, up, normed, mixed, tokens, hidden,
+        STREAMS=streams, RANK=rank, ROWS=cut.rows, TILE=cut.tile, STEP=cut.step, STAGES=cut.stages,
+        num_warps=cut.warps,
+    )  # fmt: skip
+    return mixed
 
 
 def mix_prompt(
-    streams: torch.Tensor, norm: torch.Tensor, down: Matrix, up: Matrix, inject: Matrix | None, eps: float
-) -> tuple[Quantised, torch.Tensor | None]:
-    """As `hyper.hyper_mix`; the numbers alone, not quantised."""
+    streams: torch.Tensor,
+    weights: tuple[torch.Tensor, Matrix, Matrix, Matrix | None],
+    eps: float,
+    inject: torch.Tensor | None = None,
+    output: torch.Tensor | PromptParts | None = None,
+) -> tuple[Halves, torch.Tensor | None]:
+    """As `hyper.hyper_mix` with weights (norm, down, up, inject); what a block gave is added to the streams first."""
+    norm, down, up, written = weights
     tokens, count, hidden = streams.shape
-    device, form, size = streams.device, target(streams.device).form, triton.next_power_of_2(hidden)
-    normed = torch.empty(tokens, count * hidden, dtype=torch.float16, device=device)
-    norm_kernel[(tokens, count)](streams, norm, normed, hidden, eps, STREAMS=count, SIZE=size, FORM=form, num_warps=4)
-    low = half_product(normed, halves([down] if inject is None else [down, inject])) / count
-    written = None if inject is None else 2 * torch.sigmoid(low[:, down.rows :]).contiguous()
-    narrow, factor = in_half(torch.nn.functional.silu(low[:, : down.rows]))
+    normed = settle(streams, inject, output, norm, eps)
+    low = product(normed, halves([down] if written is None else [down, written]))
     wide = halves([up])
-    gates = narrow @ wide.T if device.type == "cuda" else half_product(narrow, wide)
-    blocks = -(-hidden // 256) * 8
-    mixed = torch.empty(tokens, blocks, 32, device=device)
-    gates_kernel[(tokens,)](
-        gates, factor, normed, mixed, mixed.stride(0), hidden, STREAMS=count, SIZE=size, FORM=form, num_warps=8
-    )
-    return Quantised(mixed, mixed[:, :, 0], mixed, mixed, hidden, True), written
+    rank = -(-down.rows // 64) * 64
+    if rank != down.rows:
+        wide = torch.nn.functional.pad(wide, (0, rank - down.rows))
+    narrow = torch.empty(tokens, rank, dtype=torch.float16, device=streams.device)
+    factor = torch.empty(tokens, device=streams.device)
+    next_inject = None if written is None else torch.empty(tokens, count, device=streams.device)
+    low_kernel[(tokens,)](
+        low, low.stride(0), narrow, factor, next_inject if next_inject is not None else factor, down.rows,
+        STREAMS=count, RANK=rank, SIZE=triton.next_power_of_2(max(rank, down.rows + count)),
+        INJECT=next_inject is not None, num_warps=2,
+    )  # fmt: skip
+    return Halves(gates(narrow, factor, wide, normed, count)), next_inject

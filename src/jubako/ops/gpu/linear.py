@@ -18,6 +18,8 @@ from .matrix import Matrix, Projections
 from .products import fetch_units, meet_groups, nothing, tree
 from .target import interpreted, release, target, wait
 
+Input = torch.Tensor | Quantised | prompt.Halves  # [T, K]
+
 
 @triton.jit
 def store_rows(y, number, rows, token, out, out_stride, inject, live, STREAMS: tl.constexpr, FORM: tl.constexpr):
@@ -191,11 +193,12 @@ def scale_of(matrix: Matrix) -> torch.Tensor:
     return matrix.scale if matrix.scale is not None else torch.ones(matrix.rows, device=matrix.data.device)
 
 
-def linear_many(weights: Projections, x: torch.Tensor | Quantised) -> tuple[torch.Tensor, ...]:
+def linear_many(weights: Projections, x: Input) -> tuple[torch.Tensor, ...]:
     """Products of weights that share their input x [T, K]: column views of one [T, rows] array."""
     if long(x):
-        return tuple(linear_many_of_prompt(weights, plain_of(x)))
-    read = x if isinstance(x, Quantised) else quantize(x)
+        wide = prompt.multiply(weights.matrices, prompt_of(x))
+        return tuple(wide[:, first : first + rows] for first, rows in weights.columns)
+    read = quantised(x)
     out = torch.empty(read.tokens, weights.rows, device=read.d.device)
     at = 0
     for pair in batched(weights.matrices, 2):
@@ -204,42 +207,40 @@ def linear_many(weights: Projections, x: torch.Tensor | Quantised) -> tuple[torc
     return tuple(out[:, first : first + rows] for first, rows in weights.columns)
 
 
-def linear(weight: Matrix, x: torch.Tensor | Quantised) -> torch.Tensor:
-    """x [T, K] times weight [N, K] transposed: [T, N]."""
+def linear(weight: Matrix, x: Input, out: torch.Tensor | None = None) -> torch.Tensor:
+    """x [T, K] times weight [N, K] transposed: [T, N], into `out` if given."""
     if long(x):
-        return prompt.multiply(weight, plain_of(x))
-    read = x if isinstance(x, Quantised) else quantize(x)
-    out = torch.empty(read.tokens, weight.rows, device=read.d.device)
+        y = prompt.multiply((weight,), prompt_of(x))
+        return y if out is None else out.copy_(y)
+    read = quantised(x)
+    if out is None:
+        out = torch.empty(read.tokens, weight.rows, device=read.d.device)
     launch((weight,), read, out)
     return out
 
 
-def linear_combine(weight: Matrix, x: torch.Tensor | Quantised, streams: torch.Tensor, inject: torch.Tensor) -> None:
+def linear_combine(weight: Matrix, x: Input, streams: torch.Tensor, inject: torch.Tensor) -> None:
     """Add x [T, K] times weight to streams [T, S, N], in place, weighted by inject [T, S]."""
     if long(x):
-        streams.addcmul_(inject[:, :, None], prompt.multiply(weight, plain_of(x))[:, None, :])
+        streams.addcmul_(inject[:, :, None], prompt.multiply((weight,), prompt_of(x))[:, None, :])
     else:
-        launch((weight,), x if isinstance(x, Quantised) else quantize(x), streams, inject=inject)
+        launch((weight,), quantised(x), streams, inject=inject)
 
 
-def long(x: torch.Tensor | Quantised) -> bool:
+def quantised(x: Input) -> Quantised:
+    """x as a step's products take it."""
+    assert not isinstance(x, prompt.Halves)
+    return x if isinstance(x, Quantised) else quantize(x)
+
+
+def long(x: Input) -> bool:
     """Whether x is read as a prompt."""
-    return (x.tokens if isinstance(x, Quantised) else x.shape[0]) > COLUMNS
+    return (x.shape[0] if isinstance(x, torch.Tensor) else x.tokens) > COLUMNS
 
 
-def plain_of(x: torch.Tensor | Quantised) -> torch.Tensor:
-    """The numbers themselves."""
+def prompt_of(x: Input) -> torch.Tensor | prompt.Halves:
+    """x as a prompt's products take it."""
     return x.plain() if isinstance(x, Quantised) else x
-
-
-def linear_many_of_prompt(weights: Projections, x: torch.Tensor) -> Iterator[torch.Tensor]:
-    """One product at a time."""
-    out, scaled = torch.empty(x.shape[0], weights.rows, device=x.device), prompt.in_half(x)
-    at = 0
-    for matrix in weights.matrices:
-        prompt.multiply_half(matrix, scaled, out[:, at : at + matrix.rows])
-        at += matrix.rows
-    return (out[:, first : first + rows] for first, rows in weights.columns)
 
 
 def batched(matrices: Sequence[Matrix], count: int) -> Iterator[Sequence[Matrix]]:

@@ -1,8 +1,13 @@
-"""Products of many columns through torch's library: pieces of a matrix as float16, the input scaled to fit."""
+"""Products of many columns through torch's library: pieces of matrices as float16, sums in float32.
 
+No half overflows: inputs are float16 of known range, or scaled to at most 1 row by row; outputs are float32.
+"""
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -12,6 +17,22 @@ from .embed import decode
 from .matrix import Matrix
 
 PIECE = 1 << 26  # weights decoded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The input of a prompt's products: x float16 [T, K], and the factor [T, 1] of each row, None for 1."""
+
+    x: torch.Tensor
+    factor: torch.Tensor | None = None
+
+    @property
+    def tokens(self) -> int:
+        return int(self.x.shape[0])
+
+    def plain(self) -> torch.Tensor:
+        """The numbers, float32 [T, K]."""
+        return self.x.float() if self.factor is None else self.x.float() * self.factor
 
 
 @triton.jit
@@ -25,8 +46,8 @@ def narrow_kernel(x, stride, narrow, factor, width, SIZE: tl.constexpr):
     tl.store(factor + token, largest)
 
 
-def in_half(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, K] as float16 of at most 1, and each row's factor float32 [T, 1]: no sum of a product then overflows."""
+def in_half(x: torch.Tensor) -> Halves:
+    """Any x [T, K] as float16 of at most 1."""
     tokens, width = x.shape
     assert x.stride(1) == 1
     narrow = torch.empty(tokens, width, dtype=torch.float16, device=x.device)
@@ -34,10 +55,10 @@ def in_half(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     narrow_kernel[(tokens,)](
         x, x.stride(0), narrow, factor, width, SIZE=triton.next_power_of_2(width), num_warps=4 if width < 8192 else 8
     )
-    return narrow, factor
+    return Halves(narrow, factor)
 
 
-def half_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """float16 x [T, K] times float16 weight [N, K] transposed, float32 [T, N], added up in float32."""
     if x.device.type == "cuda" and torch.version.hip is None:
         return torch.mm(x, weight.T, out_dtype=torch.float32)
@@ -46,21 +67,30 @@ def half_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x.float() @ weight.float().T
 
 
-def multiply(weight: Matrix, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """x float32 [T, K] times weight [N, K] transposed: [T, N]."""
-    return multiply_half(weight, in_half(x), out)
-
-
-def multiply_half(
-    weight: Matrix, scaled: tuple[torch.Tensor, torch.Tensor], out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The same of what `in_half` gave."""
-    narrow, factor = scaled
-    if out is None:
-        out = torch.empty(narrow.shape[0], weight.rows, device=narrow.device)
-    height = max(1, min(weight.rows, PIECE // weight.cols))
-    room = torch.empty(height, narrow.shape[1], dtype=torch.float16, device=narrow.device)
-    for first in range(0, weight.rows, height):
-        piece = room[: min(height, weight.rows - first)]
-        torch.mul(half_product(narrow, decode(weight, piece, first)), factor, out=out[:, first : first + len(piece)])
+def halves(matrices: Sequence[Matrix]) -> torch.Tensor:
+    """Their rows as float16, one under the other; zeros up to a multiple of eight rows, as fast products want them."""
+    rows, first = sum(m.rows for m in matrices), matrices[0]
+    out = torch.empty(-(-rows // 8) * 8, first.cols, dtype=torch.float16, device=first.data.device)
+    at = 0
+    for matrix in matrices:
+        decode(matrix, out[at : at + matrix.rows])
+        at += matrix.rows
+    if at < len(out):
+        out[at:].zero_()
     return out
+
+
+def multiply(matrices: Sequence[Matrix], x: torch.Tensor | Halves) -> torch.Tensor:
+    """x [T, K] times the rows of matrices that lie one under the other: float32 [T, rows], rows of it may lie apart."""
+    read = x if isinstance(x, Halves) else in_half(x)
+    rows, cols = sum(m.rows for m in matrices), matrices[0].cols
+    if rows * cols <= PIECE or len(matrices) > 1:
+        out = product(read.x, halves(matrices))[:, :rows]
+    else:
+        [matrix], height = matrices, PIECE // cols // 8 * 8
+        out = torch.empty(read.tokens, rows, device=read.x.device)
+        room = torch.empty(height, cols, dtype=torch.float16, device=read.x.device)
+        for first in range(0, rows, height):
+            piece = decode(matrix, room[: min(height, rows - first)], first)
+            out[:, first : first + len(piece)] = product(read.x, piece)
+    return out if read.factor is None else out.mul_(read.factor)

@@ -1,0 +1,232 @@
+"""Weights as the left factor of `tl.dot`, decoded in the registers that the tensor cores read them from.
+
+Of every sixteen numbers of a row a thread holds two neighbours and the two eight places on. So the 128 numbers of a
+unit of four blocks come in the order (word i, half, b1, block j, b0) instead of (j, half, i, b1, b0), where 2·b1 + b0
+is a byte of word i: thread j of a row then owns block j, and no number moves between threads. Inputs are put in the
+same order (`place_of`). Small indices are loaded, not made: of loads the compiler may choose the layout.
+
+Numbers are float16, SCALE times as large as the weights, so that small scales keep their bits; weights reach to 1,023.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+
+from .blocks import factors, unpack_words
+from .kinds import (
+    bias_of,
+    blocks_per_d,
+    bytes_before,
+    d_bytes,
+    has_width,
+    is_,
+    minimum_of,
+    number_bytes,
+    scales_of,
+    sub_bytes,
+)
+
+UNIT = 128  # numbers of a row that are decoded together: four blocks
+SCALE = 64.0
+
+
+@lru_cache(maxsize=16)
+def steps(device: torch.device) -> torch.Tensor:
+    """0, 1, 2, 3: what kernels load their small indices from."""
+    return torch.arange(4, dtype=torch.int32, device=device)
+
+
+@triton.jit
+def place_of(k):
+    """Where number k of a row stands in the order of `operand`."""
+    j, half, i, pair, b = (k >> 5) & 3, (k >> 4) & 1, (k >> 2) & 3, (k >> 1) & 1, k & 1
+    return (k & -128) | (i << 5) | (half << 4) | (pair << 3) | (j << 1) | b
+
+
+@triton.jit
+def number_at(place):
+    """The inverse of `place_of`."""
+    i, half, pair, j, b = (place >> 5) & 3, (place >> 4) & 1, (place >> 3) & 1, (place >> 1) & 3, place & 1
+    return (place & -128) | (j << 5) | (half << 4) | (i << 2) | (pair << 1) | b
+
+
+@triton.jit
+def _of_blocks(base, rows, blocks, row, unit, j, each: tl.constexpr, EVEN: tl.constexpr):
+    """`each` bytes a block [rows, 4, 1] of a plane [rows, blocks, each]; a row's four are one word where they can."""
+    if not EVEN:
+        at = row * blocks + tl.minimum(unit * 4 + j, blocks - 1)
+        if each == 1:
+            return tl.load(base.to(tl.pointer_type(tl.uint8)) + at).to(tl.int32)
+        elif each == 2:
+            return tl.load(base.to(tl.pointer_type(tl.uint16)) + at).to(tl.int32)
+        else:
+            return tl.load(base.to(tl.pointer_type(tl.int32)) + at)
+    else:
+        at = row * (blocks // 4) + unit
+        if each == 1:
+            return (tl.load(base.to(tl.pointer_type(tl.int32)) + at) >> (8 * j)) & 255
+        elif each == 2:
+            return (tl.load(base.to(tl.pointer_type(tl.int64)) + at) >> (16 * j)).to(tl.int32) & 0xFFFF
+        else:
+            pointer = base.to(tl.pointer_type(tl.int64)) + at * 2
+            both = tl.where(j < 2, tl.load(pointer), tl.load(pointer + 1))
+            return (both >> (32 * (j & 1))).to(tl.int32)
+
+
+@triton.jit
+def fetch_four(base, rows, blocks, row, unit, i, j, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """Blocks 4·unit + j of rows `row` [rows, 1, 1] as they lie: see `blocks.fetch`. EVEN: no unit is partial.
+
+    i [1, 1, 4] and j [1, 4, 1]: loaded indices.
+    """
+    lane = row * blocks + (unit * 4 + j if EVEN else tl.minimum(unit * 4 + j, blocks - 1))
+    size = rows * blocks
+    zero = tl.zeros_like(lane)
+    first, second, low, high, bit, sub, d = zero, zero, zero, zero, zero, zero, zero
+    if has_width(TYPE, 8) or has_width(TYPE, 4):
+        first = tl.load(base.to(tl.pointer_type(tl.int32)) + (lane * 4 + i))
+    if has_width(TYPE, 8):
+        second = tl.load(base.to(tl.pointer_type(tl.int32)) + ((size + lane) * 4 + i))
+    if has_width(TYPE, 2):
+        pointer = (base + size * bytes_before(TYPE, 2)).to(tl.pointer_type(tl.int32))
+        low = tl.load(pointer + lane * 2)
+        high = tl.load(pointer + lane * 2 + 1)
+    if has_width(TYPE, 1):
+        bit = tl.load((base + size * bytes_before(TYPE, 1)).to(tl.pointer_type(tl.int32)) + lane)
+    scales = base + size * bytes_before(TYPE, 0)
+    if sub_bytes(TYPE) > 0:
+        sub = _of_blocks(scales, rows, blocks, row, unit, j, sub_bytes(TYPE), EVEN)
+        if sub_bytes(TYPE) == 1:
+            sub = (sub << 24) >> 24
+    if d_bytes(TYPE) > 0:
+        scales += size * sub_bytes(TYPE)
+        every: tl.constexpr = blocks_per_d(TYPE)
+        if every == 1:
+            d = _of_blocks(scales, rows, blocks, row, unit, j, d_bytes(TYPE), EVEN)
+        else:
+            of_row = tl.cdiv(blocks, every)
+            if every == 2:
+                at = row * of_row + tl.minimum(unit * 2 + j // 2, of_row - 1)
+            else:
+                at = row * of_row + unit * 4 // every
+            if d_bytes(TYPE) == 2:
+                d = tl.load(scales.to(tl.pointer_type(tl.uint16)) + at).to(tl.int32)
+            else:
+                d = tl.load(scales.to(tl.pointer_type(tl.int32)) + at)
+    return first, second, low, high, bit, sub, d
+
+
+@triton.constexpr_function
+def halves_asm(bias: int, minimum: bool) -> str:
+    """Four bytes less a bias to halves, times $5, plus $6: a byte joins the exponent of 1024, which is taken off."""
+    off = 0x6480 + bias
+    last = "fma.rn.f16x2 {0}, {0}, $5, $6;" if minimum else "mul.rn.f16x2 {0}, {0}, $5;"
+    return (
+        "{.reg .b32 u, a, b, c; xor.b32 u, $4, 0x80808080;"
+        "prmt.b32 a, u, 0x64646464, 0x4140; prmt.b32 b, u, 0x64646464, 0x4342;"
+        f"mov.b32 c, {off << 16 | off}; sub.rn.f16x2 a, a, c; sub.rn.f16x2 b, b, c;"
+        + last.format("a")
+        + last.format("b")
+        + "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b;}"
+    )
+
+
+@triton.jit
+def _twice(x, FORM: tl.constexpr):
+    """x as two equal halves of a word, or as it is where there is no such instruction."""
+    if FORM == 1:
+        return tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        return x
+
+
+@triton.jit
+def _four(codes, scale, low, BIAS: tl.constexpr, MINIMUM: tl.constexpr, FORM: tl.constexpr):
+    """Bytes 0 … 3 of codes [rows, 4, 4], less BIAS, times scale and low more: four tensors of float16."""
+    if FORM == 1:
+        scale = tl.broadcast_to(scale, codes.shape)
+        if MINIMUM:
+            return tl.inline_asm_elementwise(
+                halves_asm(BIAS, True), "=h,=h,=h,=h,r,r,r", [codes, scale, tl.broadcast_to(low, codes.shape)],
+                dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=1,
+            )  # fmt: skip
+        else:
+            return tl.inline_asm_elementwise(
+                halves_asm(BIAS, False), "=h,=h,=h,=h,r,r", [codes, scale],
+                dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=1,
+            )  # fmt: skip
+    else:
+        values = ()
+        for b in tl.static_range(4):
+            value = scale * (((codes << (24 - 8 * b)) >> 24) - BIAS).to(tl.float32)
+            if MINIMUM:
+                value += low
+            values = values + (value.to(tl.float16),)
+        return values
+
+
+@triton.jit
+def _ordered(first, second, ROWS: tl.constexpr):
+    """Bytes 0 … 3 of words i of both halves of blocks j, [rows, j, i] each, to [rows, 128] in the order of the top."""
+    even = tl.join(tl.join(first[0], second[0]), tl.join(first[2], second[2]))
+    odd = tl.join(tl.join(first[1], second[1]), tl.join(first[3], second[3]))
+    every = tl.permute(tl.join(even, odd), (0, 2, 3, 4, 1, 5))  # rows, i, half, b1, j, b0
+    return tl.reshape(every, [ROWS, 128])
+
+
+@triton.jit
+def _plain_unit(base, blocks, row, unit, i, j, ROWS: tl.constexpr, TYPE: tl.constexpr, SCALE: tl.constexpr):
+    """128 plain numbers of each row."""
+    block = unit * 4 + j
+    at = (row * blocks + tl.minimum(block, blocks - 1)) * 32 + 4 * i
+    halves = ()
+    for half in tl.static_range(2):
+        values = ()
+        for b in tl.static_range(4):
+            if is_(TYPE, "F32"):
+                value = tl.load(base.to(tl.pointer_type(tl.float32)) + (at + half * 16 + b))
+            elif is_(TYPE, "F16"):
+                value = tl.load(base.to(tl.pointer_type(tl.float16)) + (at + half * 16 + b)).to(tl.float32)
+            else:
+                value = tl.load(base.to(tl.pointer_type(tl.bfloat16)) + (at + half * 16 + b)).to(tl.float32)
+            values = values + ((value * SCALE).to(tl.float16),)
+        halves = halves + (values,)
+    return _ordered(halves[0], halves[1], ROWS)
+
+
+@triton.jit
+def operand(
+    base, rows, blocks, row, unit, i, j,
+    ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALE: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """Numbers 128·unit on of rows `row` [rows, 1, 1] of a matrix: float16 [rows, 128], SCALE times the weights.
+
+    What lies beyond a row's blocks is arbitrary but finite.
+    """
+    if number_bytes(TYPE) > 0:
+        return _plain_unit(base, blocks, row, unit, i, j, ROWS, TYPE, SCALE)
+    else:
+        raw = fetch_four(base, rows, blocks, row, unit, i, j, TYPE, EVEN)
+        w0, w1 = unpack_words(raw, i, TYPE, FORM)
+        factor, s0, s1, offset, m0, m1 = factors(raw, TYPE)
+        f0, f1 = factor, factor
+        if scales_of(TYPE) == 1:
+            f0, f1 = factor * s0, factor * s1
+        elif scales_of(TYPE) == 2:
+            f1 = s1
+        low0, low1 = offset, offset
+        if minimum_of(TYPE) == 2:
+            low0, low1 = offset * m0, offset * m1
+        f0, f1 = _twice(f0 * SCALE, FORM), _twice(f1 * SCALE, FORM)
+        low0, low1 = _twice(low0 * SCALE, FORM), _twice(low1 * SCALE, FORM)
+        MINIMUM: tl.constexpr = minimum_of(TYPE) > 0
+        first = _four(w0, f0, low0, bias_of(TYPE), MINIMUM, FORM)
+        second = _four(w1, f1, low1, bias_of(TYPE), MINIMUM, FORM)
+        return _ordered(first, second, ROWS)
