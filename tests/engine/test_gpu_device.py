@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -85,11 +86,32 @@ def test_auto_leaves_tiny_models_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tin
     assert type(opened.executor).__name__ == "CpuExecutor"
 
 
-def test_running_out_of_memory_names_the_card(with_cuda: pytest.MonkeyPatch) -> None:
+class Taken:
+    """Something large that a reading has taken."""
+
+
+def test_running_out_of_memory_names_the_card_and_gives_back(with_cuda: pytest.MonkeyPatch) -> None:
+    """What the frames of the error hold is gone before free memory is looked at, though the error lives on."""
     from jubako.engine.gpu.memory import too_little
 
+    held: list[weakref.ref[Taken]] = []
+
+    def read() -> None:
+        taken = Taken()
+        held.append(weakref.ref(taken))
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def free(device: torch.device) -> tuple[int, int]:
+        assert held[0]() is None
+        return 5 * 10**8, 24 * 10**9
+
     with_cuda.setattr(torch.cuda, "empty_cache", lambda: None)
-    with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (5 * 10**8, 24 * 10**9))
-    assert str(too_little([torch.device("cuda")], "reading 4096 tokens at once")).startswith(
+    with_cuda.setattr(torch.cuda, "mem_get_info", free)
+    with pytest.raises(MachineError) as raised:
+        try:
+            read()
+        except torch.cuda.OutOfMemoryError as error:
+            raise too_little([torch.device("cuda")], "reading 4096 tokens at once", error) from error
+    assert str(raised.value).startswith(
         "reading 4096 tokens at once does not fit: 0.5 of Card's 24.0 GB are free; ask for a smaller context"
     )

@@ -24,7 +24,7 @@ from jubako.engine.depth import Costs
 from jubako.engine.draft import DraftOptions, Speculation, verify
 from jubako.engine.gpu.draft import Drafts
 from jubako.engine.gpu.executor import GpuExecutor
-from jubako.errors import JubakoError
+from jubako.errors import JubakoError, MachineError
 from jubako.files import open_model
 from jubako.measure.synth import synth
 from jubako.ops.gpu.columns import Columns
@@ -172,3 +172,26 @@ def test_many_carried_tokens_are_read_before_drafting(executor: GpuExecutor) -> 
     [drafts], [logits], _ = executor.speculate([wish])
     assert len(drafts) == 2 and state.draft_position == 40 and state.position == 43
     assert list(logits.likeliest) == after(torch.tensor([99, *drafts]), torch.tensor([40, 41, 42])).argmax(-1).tolist()
+
+
+def test_a_prompt_that_does_not_fit_is_read_in_smaller_chunks_next_time(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def read_prompt(self: GpuExecutor, ids: list[int], state: Any, last_only: bool) -> np.ndarray:
+        if len(ids) > 100:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        read.append(len(ids))
+        return np.zeros((1, VOCABULARY), np.float32)
+
+    monkeypatch.setattr(GpuExecutor, "_read_prompt", read_prompt)
+    monkeypatch.setattr(executor, "chunk", 200)
+    monkeypatch.setattr(executor_module, "LEAST_CHUNK", 50)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**8, 10**9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card")
+    state = executor.new_state(256)
+    with pytest.raises(MachineError, match=r"reading 150 tokens at once does not fit: 0\.1 of Card.s 1\.0 GB are free"):
+        executor.forward([1] * 150, state, last_only=True)
+    assert executor.forward([1] * 150, state, last_only=True).shape == (1, VOCABULARY)
+    assert read == [100, 50] and state.position == 150
