@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .plan import Plan
+from .sizes import size_text
 
 Verdict = Literal["fits", "tight", "does not fit"]
 ROOM_TO_WORK = 32_768  # tokens of context below which long documents and agents have a hard time
@@ -25,7 +26,7 @@ def judge(plan: Plan, context_wanted: int = ROOM_TO_WORK) -> Judgement:
         return Judgement("does not fit", plan.short)
     ssd = plan.box("SSD").bytes_of("experts")
     if ssd:
-        return Judgement("tight", f"{ssd / 1e9:.0f} GB of experts stay on the SSD and are read as they are needed")
+        return Judgement("tight", f"{size_text(ssd)} of experts are read from the SSD")
     if plan.context < context_wanted:
         return Judgement("tight", f"the context is only {plan.context:,} tokens")
     where = "everything in VRAM" if plan.resident else "experts in RAM" if plan.cards else "all of it in RAM"

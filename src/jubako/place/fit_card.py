@@ -10,7 +10,8 @@ from .machine import CardRates, Machine
 from .plan import Box, Card, Part, Plan, Wish
 from .predict import Holding, absent_rates, card_prompt, card_step
 from .routing import skewed
-from .shares import PAGE, Short, context_of, gb, prefix_budget, ram_limit, spread, ssd_box
+from .shares import PAGE, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
+from .sizes import size_text
 
 RESERVE = 400 << 20  # bytes of a card left to the driver and a desktop
 FIXED = 700 << 20  # of a card for the context of the driver, kernels and captured graphs
@@ -55,10 +56,14 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
     least = base + len(cards) * _work(CHUNKS[-1]) + (config.experts_used + TRANSIENT) * max(slot_sizes)
     room = vram - least
     if room < PAGE * each:
-        raise Short(f"{gb(least + PAGE * each)} of video memory are needed and {gb(max(vram, 0))} may be used")
+        raise Short(
+            f"{size_text(least + PAGE * each)} of video memory are needed and {size_text(max(vram, 0))} may be used"
+        )
     few_experts = sum(2 * config.experts_used * shape.record for shape in census.experts)
     if ram < HOST + few_experts and room < config.experts * sum(slot_sizes):
-        raise Short(f"{gb(HOST + few_experts)} of RAM are needed beside the card and {gb(ram)} may be used")
+        raise Short(
+            f"{size_text(HOST + few_experts)} of RAM are needed beside the card and {size_text(ram)} may be used"
+        )
     beside = room - config.experts * sum(slot_sizes)  # what all experts in slots would leave
     share = max(room // KV_SHARE, beside)
     most = share if wish.context is None else room // 2 + max(ram - HOST - few_experts, 0) // 4

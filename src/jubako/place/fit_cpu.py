@@ -5,7 +5,8 @@ from __future__ import annotations
 from .census import Census
 from .machine import Machine
 from .plan import Box, Part, Plan, Wish
-from .shares import PAGE, Short, context_of, gb, prefix_budget, ram_limit, spread, ssd_box
+from .shares import PAGE, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
+from .sizes import size_text
 
 PROCESS = 600 << 20  # bytes of the process itself
 WORK = 400 << 20  # of a chunk's activations
@@ -25,8 +26,9 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
     room = limit - fixed - least
     if room < PAGE * each:
         raise Short(
-            f"{gb(fixed + least + PAGE * each)} of RAM are needed (weights that every token reads {gb(dense)}, a few "
-            f"experts {gb(least)}, state and the process {gb(states + PROCESS + WORK)}) and {gb(limit)} may be used"
+            f"{size_text(fixed + least + PAGE * each)} of RAM are needed (what every token reads {size_text(dense)}, "
+            f"a few experts {size_text(least)}, state and the process {size_text(states + PROCESS + WORK)}) and "
+            f"{size_text(limit)} may be used"
         )
     beside = room + least - census.expert_bytes  # what all experts would leave
     context, notes = context_of(census, wish, max(room // 4, beside) // each, "RAM")

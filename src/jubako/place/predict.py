@@ -19,6 +19,7 @@ from .census import Census, Matrix, card_bytes, sizes, slot_bytes
 from .factors import CALIBRATED, Factors
 from .machine import CardRates, Kernel, Machine
 from .routing import Popularity, distinct, missed
+from .sizes import size_text
 from .speed import Estimate, Term
 
 CPU_CHUNK = 512  # prompt tokens that the CPU reads at a time
@@ -78,9 +79,9 @@ def cpu_step(
     dense_bytes = sum(sizes(census.dense).values())
     expert_bytes = read * sum(shape.record for shape in census.trunk_experts)
     terms = [
-        Term("dense weights", dense, f"{_gb(dense_bytes)} at {_gb(dense_bytes / dense)}/s"),
-        Term("experts", experts, f"{_gb(expert_bytes)} at {_gb(expert_bytes / experts)}/s"),
-        Term("state and cache", state, f"{_gb(state * memory)} at {_gb(memory)}/s"),
+        Term("dense weights", dense, f"{size_text(dense_bytes)} at {size_text(dense_bytes / dense)}/s"),
+        Term("experts", experts, f"{size_text(expert_bytes)} at {size_text(expert_bytes / experts)}/s"),
+        Term("state and cache", state, f"{size_text(state * memory)} at {size_text(memory)}/s"),
         Term("calls", config.layers * factors.cpu_layer, f"{config.layers} layers"),
         *_ssd(census, machine, holding, popularity, columns, factors),
     ]
@@ -115,7 +116,7 @@ def cpu_prompt(
         Term("dense products", dense, f"{all_macs / 1e12:.2f} T multiply-adds at {all_macs / dense / 1e9:.0f} G/s"),
         Term("experts", expert, f"{config.experts_used} of {config.experts} a token"),
         Term("attention, state", tokens * config.layers * factors.cpu_layer_token, f"{config.layers} layers"),
-        Term("SSD", streamed, f"{_gb(machine.disk.sequential)}/s in order"),
+        Term("SSD", streamed, f"{size_text(machine.disk.sequential)}/s in order"),
     ]
     return Estimate(tokens, tuple(term for term in terms if term.seconds > 0))
 
@@ -146,14 +147,14 @@ def card_step(
         slot, absent, handoff = slot + in_slots, absent + outside, handoff + ring
         hidden += min(in_slots, outside + ring)
         slot_total, absent_bytes = slot_total + here * slot_bytes(shape), absent_bytes + away * shape.record
-    shared = f"{_gb(absent_bytes)}: CPU {_gb(cpu)}/s and link {_gb(link)}/s together"
+    shared = f"{size_text(absent_bytes)}: CPU {size_text(cpu)}/s and link {size_text(link)}/s together"
     larger = "slots" if slot >= absent + handoff else "absent"
     terms = [
-        Term("dense weights", dense, f"{_gb(dense_bytes)} at {_gb(dense_bytes / dense)}/s"),
-        Term("experts in slots", slot, f"{_gb(slot_total)}", hidden if larger == "absent" else 0.0),
+        Term("dense weights", dense, f"{size_text(dense_bytes)} at {size_text(dense_bytes / dense)}/s"),
+        Term("experts in slots", slot, f"{size_text(slot_total)}", hidden if larger == "absent" else 0.0),
         Term("absent experts", absent, shared, hidden if larger == "slots" else 0.0),
         Term("hand-off", handoff, "the GPU rings the CPU and waits"),
-        Term("state and cache", state, f"{_gb(moved)}"),
+        Term("state and cache", state, f"{size_text(moved)}"),
         Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
         Term("further columns", more, f"{columns - 1} columns"),
         Term("host", factors.host, "asking for a step, reading its result"),
@@ -198,6 +199,7 @@ def card_prompt(
     macs += census.config.experts_used * sum(shape.weights for shape in census.trunk_experts)
     unpack = compute = link = ssd = 0.0
     streamed = hidden = 0.0
+    rate = card.to_card * factors.link
     for size in chunks(tokens, chunk):
         passed = float(sum(card_bytes(m) for m in once))
         absent = 0.0
@@ -208,7 +210,7 @@ def card_prompt(
         work = passed / (card.read * factors.card_chunk) + size * macs / (card.matmul * factors.card_macs)
         unpack += passed / (card.read * factors.card_chunk)
         compute += size * macs / (card.matmul * factors.card_macs)
-        over = absent / (card.to_card * factors.link)
+        over = absent / rate
         link, streamed, hidden = link + over, streamed + absent, hidden + min(over, work)
         ssd += sum(term.seconds for term in _ssd(census, machine, holding, popularity, size, factors))
     beside = unpack + compute <= link  # the longer one shows
@@ -220,8 +222,13 @@ def card_prompt(
             f"{tokens * macs / 1e12:.0f} T multiply-adds",
             hidden * compute / (unpack + compute) * beside,
         ),
-        Term("link", link, f"{_gb(streamed)} at {_gb(card.to_card * factors.link)}/s", 0.0 if beside else hidden),
-        Term("SSD", ssd, f"{_gb(machine.disk.sequential)}/s in order"),
+        Term(
+            "link",
+            link,
+            f"{size_text(streamed)} at {size_text(card.to_card * factors.link)}/s",
+            0.0 if beside else hidden,
+        ),
+        Term("SSD", ssd, f"{size_text(machine.disk.sequential)}/s in order"),
     ]
     return Estimate(tokens, tuple(term for term in terms if term.seconds > 0))
 
@@ -244,9 +251,4 @@ def _ssd(
     if not size:
         return []
     rate = machine.disk.sequential * factors.ssd
-    return [Term("SSD", size / rate, f"{_gb(size)} at {_gb(rate)}/s")]
-
-
-def _gb(bytes: float) -> str:
-    """1.23 GB; small sizes in MB."""
-    return f"{bytes / 1e9:.2f} GB" if bytes >= 1e8 else f"{bytes / 1e6:.1f} MB"
+    return [Term("SSD", size / rate, f"{size_text(size)} at {size_text(rate)}/s")]

@@ -28,7 +28,7 @@ def context_of(census: Census, wish: Wish, room: int, where: str) -> tuple[int, 
     if wanted <= room:
         return wanted, ()
     held = max(room // PAGE * PAGE, PAGE)
-    return held, (f"{where} has room for {held:,} of {wanted:,} tokens of context.",)
+    return held, (f"{where[:1].upper()}{where[1:]} has room for {held:,} of {wanted:,} tokens of context.",)
 
 
 def spread(census: Census, budget: int) -> tuple[int, ...]:
@@ -46,8 +46,3 @@ def ssd_box(census: Census, machine: Machine, experts: int) -> Box:
     """The n-gram table, which is always read by row, and experts that RAM has no room for."""
     parts = (Part("n-gram table", census.table), Part("experts", experts))
     return Box("SSD", max(machine.disk.free, census.table + experts), parts)
-
-
-def gb(bytes: float) -> str:
-    """12.3 GB."""
-    return f"{bytes / 1e9:.1f} GB"

@@ -17,3 +17,13 @@ def parse_size(text: str, name: str = "size") -> int:
     number, unit, binary = match.groups()
     scale: int = (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " ")
     return int(float(number) * scale)
+
+
+def size_text(bytes: float) -> str:
+    """Bytes as people read them: 1.23 TB, 12.3 GB, 456 MB, 7 kB."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if abs(bytes) >= 0.9995 * scale:
+            value = bytes / scale
+            digits = 0 if value >= 99.95 or unit == "MB" else 2 if unit == "TB" else 1
+            return f"{value:.{digits}f} {unit}"
+    return f"{bytes / 1e3:.0f} kB"
