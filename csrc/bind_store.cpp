@@ -36,16 +36,12 @@ std::vector<StoredLayer> layers_of(const std::vector<std::array<PartTuple, PARTS
 }
 
 Bytes read_bytes(Reader& reader, int file, int64_t offset, int64_t bytes) {
-    constexpr int64_t LONG = int64_t{1} << 23;
     require(offset >= 0 && bytes > 0, "nothing to read");
     auto* pages = new Pages(page_ceil(offset + bytes) - page_floor(offset));
     nb::capsule owner(pages, [](void* p) noexcept { delete static_cast<Pages*>(p); });
-    std::vector<Piece> pieces;
-    for (int64_t at = page_floor(offset); at < offset + bytes; at += LONG)
-        pieces.push_back({file, at, std::min(LONG, offset + bytes - at), pages->data() + (at - page_floor(offset))});
     {
         nb::gil_scoped_release release;
-        reader.read_all(pieces);
+        reader.read_all(cut({file, offset, bytes, pages->data()}));
     }
     const size_t shape[] = {static_cast<size_t>(bytes)};
     return Bytes(pages->data() + offset % PAGE, 1, shape, owner);

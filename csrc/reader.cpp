@@ -1,6 +1,7 @@
 #include "reader.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,11 @@ namespace {
 // Reads end where the kernel may have to stop: long ones would come back short at 2 GiB.
 constexpr int64_t MOST_AT_ONCE = int64_t{1} << 26;
 
+int64_t size_of(int descriptor) {
+    struct stat status;
+    return fstat(descriptor, &status) == 0 ? status.st_size : 0;
+}
+
 std::string with_commas(int64_t number) {
     std::string text = std::to_string(number);
     for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
@@ -20,6 +26,17 @@ std::string with_commas(int64_t number) {
 }
 
 }  // namespace
+
+std::vector<Piece> cut(const Piece& stretch) {
+    constexpr int64_t LONG = int64_t{1} << 23;
+    const int64_t start = page_floor(stretch.offset), end = stretch.offset + stretch.bytes;
+    std::vector<Piece> pieces;
+    for (int64_t page = start; page < end; page += LONG) {
+        const int64_t first = std::max(page, stretch.offset);
+        pieces.push_back({stretch.file, first, std::min(page + LONG, end) - first, stretch.area + (page - start)});
+    }
+    return pieces;
+}
 
 Reader::Reader(std::vector<std::string> paths, int threads) : idle_limit_(std::max(1, threads / 4)) {
     try {
@@ -63,7 +80,7 @@ void Reader::read(const Piece& piece) {
         done += got;
         // A direct read stops within a page only where the file does.
         if (got == 0 || (file.direct && done < needed && done % PAGE != 0))
-            throw ReadError(place + " failed: the file ends after " + with_commas(start + done) + " bytes; it was cut while in use");
+            throw ReadError(place + " failed: the file ends after " + with_commas(size_of(file.descriptor)) + " bytes; it was cut while in use");
     }
     if (!file.direct) posix_fadvise(file.descriptor, start, span, POSIX_FADV_DONTNEED);
     bytes_read_.fetch_add(done, std::memory_order_relaxed);

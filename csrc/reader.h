@@ -37,6 +37,9 @@ struct Piece {
     const uint8_t* first() const { return area + offset % PAGE; }
 };
 
+// A long stretch as pieces that are read in parallel into memory laid out like one piece.
+std::vector<Piece> cut(const Piece& stretch);
+
 class Reader {
 public:
     // Opens the files directly where the file system lets it, else with the page cache given back after each read.

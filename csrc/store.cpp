@@ -98,13 +98,11 @@ Piece ExpertStore::piece(int layer, int part, int expert, uint8_t* area) const {
 }
 
 void ExpertStore::load(int layer) {
-    constexpr int64_t LONG = int64_t{1} << 23;
     std::vector<Piece> pieces;
     for (int part = 0; part < PARTS; ++part) {
         const StoredPart& p = layers_[static_cast<size_t>(layer)][static_cast<size_t>(part)];
-        const int64_t start = page_floor(p.offset), end = p.offset + (experts_ - 1) * p.stride + p.bytes;
         uint8_t* memory = whole_memory_[static_cast<size_t>(layer)][static_cast<size_t>(part)]->data();
-        for (int64_t at = start; at < end; at += LONG) pieces.push_back({p.file, at, std::min(LONG, end - at), memory + (at - start)});
+        for (const Piece& piece : cut({p.file, p.offset, (experts_ - 1) * p.stride + p.bytes, memory})) pieces.push_back(piece);
     }
     reader_->read_all(pieces);
     for (int part = 0; part < PARTS; ++part) {

@@ -1,6 +1,6 @@
 """The CPU kernels of Jubako. Types only: made from the built module with nanobind.stubgen, array shapes left out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import overload
 
 import numpy as np
@@ -337,3 +337,109 @@ def read_all(bytes: NDArray[np.uint8]) -> int:
     """
     Read an array of bytes (whole blocks of 256) on all threads, for its time; the exclusive or of its 64-bit words.
     """
+
+class ReadError(Exception):
+    """What a file refused to give: its name, the place, and why."""
+
+class Reader:
+    """Reads files past the page cache, in parallel, on threads of its own."""
+
+    def __init__(self, paths: Sequence[str], threads: int = 16) -> None: ...
+    def read(self, file: int, offset: int, bytes: int) -> NDArray[np.uint8]:
+        """Bytes of a file, by its number: uint8 [bytes]. Raises ReadError."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether the file system reads without the page cache."""
+
+    @property
+    def bytes_read(self) -> int: ...
+
+class RowReads:
+    """Rows on their way."""
+
+    def take(self, row_bytes: int) -> NDArray[np.uint8]:
+        """Wait for them: uint8 [rows, row_bytes]. Raises ReadError."""
+
+class RowTable:
+    """A matrix that stays in its file."""
+
+    def __init__(self, reader: Reader, file: int, offset: int, row_bytes: int, rows: int) -> None: ...
+    @property
+    def row_bytes(self) -> int: ...
+    def begin(self, ids: NDArray[np.int64]) -> RowReads:
+        """Begin to read rows ids int64 [n]."""
+
+class ExpertStore:
+    """Experts in main memory, read from the file as they are needed (store.h)."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        layers: Sequence[Sequence[tuple[int, int, int, int]]],
+        experts: int,
+        frames: Sequence[int],
+    ) -> None:
+        """
+        layers: for gate, up and down (file, offset of expert 0, bytes from one expert to the next, bytes of one);
+        frames: how many for layers of each shape (`store_shapes`), or none: room for all.
+        """
+
+    def load(self, layer: int) -> None:
+        """Read all experts of a layer. Raises ReadError."""
+
+    def step(self) -> None:
+        """A step of the network begins."""
+
+    def expect(self, layer: int, ids: NDArray[np.int32], sure: bool = False) -> None:
+        """
+        Experts int32 [n] that a layer may ask for next, the likeliest first: read when nothing else is, and unless sure
+        only in place of experts used less.
+        """
+
+    def experts(
+        self,
+        layer: int,
+        gate: Weight,
+        up: Weight,
+        down: Weight,
+        x: NDArray[np.float32],
+        ids: NDArray[np.int32],
+        route_weights: NDArray[np.float32],
+        shared_router: Weight,
+        shared_gate: Weight,
+        shared_up: Weight,
+        shared_down: Weight,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> NDArray[np.float32]:
+        """
+        As `experts`, of a layer of the store; the weights' bytes are not read. meanwhile(): called while experts are
+        read.
+        """
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is room for all experts."""
+
+    @property
+    def addresses(self) -> NDArray[np.uint64]:
+        """
+        uint64 [layers, experts, 3], a view: where gate, up and down of each expert begin, 0 where it is absent.
+        """
+
+    def part(self, layer: int, part: int, bytes: int) -> NDArray[np.uint8]:
+        """
+        Bytes of a part of a layer, from expert 0 on, in a store with room for all: uint8 [bytes], a view.
+        """
+
+    def regions(self) -> list[tuple[int, int]]:
+        """(address, bytes) of the memory laid out."""
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """
+        Experts asked for, of those read when asked for; read because expected, of those never asked for.
+        """
+
+def store_shapes(layers: Sequence[Sequence[tuple[int, int, int, int]]]) -> tuple[list[int], list[int]]:
+    """The shape of each layer's experts, as a number, and the bytes of a frame of each shape."""

@@ -15,6 +15,7 @@ from ..arch.weights import Network, load_network
 from ..core import Constraint, Request, SamplingParams, ThinkingBudget, whole
 from ..errors import MachineError, RequestError
 from ..files import ModelFiles, open_model
+from ..place.budget import cpu_budget
 from ..place.memory import usable_memory
 from ..text.model_text import load_template, load_tokenizer
 from ..text.rules import TokenRule, build_rules
@@ -113,7 +114,10 @@ def _executor(
     if ram is not None:
         from .stored import StoredExecutor
 
-        return StoredExecutor(network, threads, kv_bits, ram, context, sequences, progress)
+        budget = cpu_budget(network, ram, context, kv_bits, sequences)
+        if context is None and budget.context < network.config.context_length:
+            log.warning("%.1f GB of memory have room for %d tokens of context", ram / 1e9, budget.context)
+        return StoredExecutor(network, threads, kv_bits, budget, progress)
     from .cpu import CpuExecutor
 
     return CpuExecutor(network, threads=threads, kv_bits=kv_bits)

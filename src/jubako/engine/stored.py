@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from ..arch.weights import Network
 from ..errors import MachineError
 from ..ops.cpu import CpuState
 from ..ops.cpu.stored import StoredOps
-from ..place.budget import CpuBudget, cpu_budget
+from ..place.budget import CpuBudget
 from ..place.resident import dense_bytes, in_file, resident, tensors_of
 from ..place.store import ExpertStore
 from ..place.where import Files, stretch_of
@@ -21,34 +20,28 @@ from .cpu import CpuExecutor
 from .executor import DraftWish, Speculated
 from .logits import Logits
 
-log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Progress = Callable[[int, int], None]
 
 
 class StoredExecutor(CpuExecutor):
-    """As `CpuExecutor`, with the same bits, in at most `ram` bytes of memory for the whole process."""
+    """As `CpuExecutor`, with the same bits, in a budget of memory."""
 
     def __init__(
         self,
         network: Network,
         threads: int | None,
         kv_bits: int,
-        ram: int,
-        context: int | None = None,
-        sequences: int = 2,
+        budget: CpuBudget,
         progress: Progress | None = None,
     ) -> None:
-        """context None: what fits. progress: called with bytes read and bytes to read while loading.
+        """progress: called with bytes read and bytes to read while loading.
 
         Raises MachineError where the budget is too small, or a file can't be read.
         """
-        self.budget: CpuBudget = cpu_budget(network, ram, context, kv_bits, sequences)
-        self.context, self.chunk = self.budget.context, self.budget.chunk
-        if context is None and self.context < network.config.context_length:
-            log.warning("%.1f GB of memory have room for %d tokens of context", ram / 1e9, self.context)
+        self.context, self.chunk = budget.context, budget.chunk
         files = Files(tensors_of(network))
-        self.store = ExpertStore(network, files, self.budget.experts)
+        self.store = ExpertStore(network, files, budget.experts)
         to_read, done = dense_bytes(network) + (self.store.bytes_of_all if self.store.whole else 0), 0
 
         def read(count: int) -> None:
@@ -66,7 +59,7 @@ class StoredExecutor(CpuExecutor):
                 place = files.number(stretch.file), stretch.offset, tensor.data.strides[0], tensor.shape[0]
                 tables[id(tensor)] = _cpu.RowTable(files.reader, *place)
         super().__init__(network, threads, kv_bits, StoredOps(network, threads, self.store.native, tables))
-        self._states = self.budget.states
+        self._states = budget.states
 
     def free_memory(self) -> int:
         """See `CpuExecutor.free_memory`: the share of states."""

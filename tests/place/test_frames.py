@@ -1,0 +1,187 @@
+"""The native store's frames: what is held stays, what is used least goes, and every address leads to the file's bytes.
+
+Layers are asked through `experts` with weights so small that products cost nothing, float32 matrices.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jubako import _cpu
+
+EXPERTS, HIDDEN, SIZE = 8, 16, 8
+PART = SIZE * HIDDEN * 4
+
+
+class Stored:
+    """Layers of float32 experts in a file, and what plain numpy makes of them."""
+
+    def __init__(self, folder: Path, frames: int, layers: int = 2, threads: int = 4) -> None:
+        generator = np.random.default_rng(3)
+        self.stacks = [
+            (
+                generator.standard_normal((EXPERTS, SIZE, HIDDEN), np.float32),
+                generator.standard_normal((EXPERTS, SIZE, HIDDEN), np.float32),
+                generator.standard_normal((EXPERTS, HIDDEN, SIZE), np.float32),
+            )
+            for _ in range(layers)
+        ]
+        self.path = folder / "experts.bin"
+        self.path.write_bytes(b"x" * 100 + b"".join(part.tobytes() for stack in self.stacks for part in stack))
+        described = [
+            [(0, 100 + (3 * layer + part) * EXPERTS * PART, PART, PART) for part in range(3)] for layer in range(layers)
+        ]
+        reader = _cpu.Reader([str(self.path)], threads)
+        self.store = _cpu.ExpertStore(reader, described, EXPERTS, [frames] if frames else [])
+        self.shared = (
+            generator.standard_normal((1, HIDDEN), np.float32),
+            *(
+                generator.standard_normal(shape, np.float32)
+                for shape in ((SIZE, HIDDEN), (SIZE, HIDDEN), (HIDDEN, SIZE))
+            ),
+        )
+
+    def ask(self, layer: int, ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """What the store gives, and what `_cpu.experts` gives with everything in memory."""
+        chosen = np.array(ids, np.int32)
+        generator = np.random.default_rng(chosen.size)
+        x = generator.standard_normal((len(ids), HIDDEN), np.float32)
+        weights = generator.random(chosen.shape, np.float32)
+        gate, up, down = (_weight(part) for part in self.stacks[layer])
+        shared = [_weight(part) for part in self.shared]
+        got = self.store.experts(layer, gate, up, down, x, chosen, weights, *shared)
+        return got, _cpu.experts(gate, up, down, x, chosen, weights, *shared)
+
+    def there(self, layer: int) -> set[int]:
+        return set(np.flatnonzero(self.store.addresses[layer, :, 0]).tolist())
+
+
+def _weight(values: np.ndarray) -> _cpu.Weight:
+    return _cpu.Weight(values.view(np.uint8), 0)
+
+
+def test_the_bits_of_experts_in_memory(tmp_path: Path) -> None:
+    """Fewer frames than a layer has experts: prompts and steps, absent ids, each expert in turn."""
+    stored = Stored(tmp_path, frames=3)
+    generator = np.random.default_rng(0)
+    for tokens in (1, 3, 40):
+        for layer in (0, 1):
+            ids = np.argsort(generator.random((tokens, EXPERTS)), axis=1)[:, :3].tolist()
+            got, wanted = stored.ask(layer, ids)
+            assert np.array_equal(got, wanted)
+    got, wanted = stored.ask(0, [[2, -1, 5], [-1, -1, -1]])
+    assert np.array_equal(got, wanted)
+
+
+def test_all_of_them_fit(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=0)
+    assert stored.store.whole and stored.there(0) == set()
+    for layer in (0, 1):
+        stored.store.load(layer)
+        got, wanted = stored.ask(layer, [[0, 7], [3, 1]])
+        assert np.array_equal(got, wanted)
+        for part, values in enumerate(stored.stacks[layer]):
+            raw = stored.store.part(layer, part, values.nbytes)
+            assert np.array_equal(raw, values.reshape(-1).view(np.uint8))
+            assert stored.store.addresses[layer, 2, part] == raw.ctypes.data + 2 * PART
+
+
+def test_what_is_used_least_goes(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=3)
+    for _ in range(3):
+        stored.ask(0, [[1, 2]])
+    stored.ask(1, [[4, 5]])
+    assert stored.there(0) == {1, 2} or len(stored.there(0) | {8 + e for e in stored.there(1)}) == 3
+    for _ in range(9):  # one frame is left for all others
+        stored.ask(0, [[1, 2]])
+        stored.ask(1, [[6]])
+        assert {1, 2} <= stored.there(0)
+
+
+def test_old_uses_fade(tmp_path: Path) -> None:
+    """An expert used often long ago makes room for one used now and then."""
+    stored = Stored(tmp_path, frames=2)
+    for _ in range(20):
+        stored.ask(0, [[1, 2]])
+    for _ in range(640):
+        stored.store.step()
+    stored.ask(1, [[3, 4]])
+    stored.ask(1, [[3, 4]])
+    assert stored.there(1) == {3, 4}
+    _, missed, _, _ = stored.store.counts
+    stored.ask(1, [[3, 4]])
+    assert stored.store.counts[1] == missed
+
+
+def test_a_prompt_does_not_drive_out_what_it_reads(tmp_path: Path) -> None:
+    """Reading all experts over and over finds as many as there are frames: those that stay are not exchanged."""
+    stored = Stored(tmp_path, frames=6, layers=1)
+    prompt = [[t % EXPERTS, (t + 1) % EXPERTS] for t in range(24)]
+    stored.ask(0, prompt)
+    asked, missed, _, _ = stored.store.counts
+    for _ in range(5):
+        stored.store.step()
+        stored.ask(0, prompt)
+    again = stored.store.counts
+    assert again[0] - asked == 5 * EXPERTS
+    assert again[1] - missed <= 5 * (EXPERTS - 6 + 1)
+
+
+def test_expected_experts_are_read_ahead(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=4)
+    stored.store.expect(1, np.array([2, 6], np.int32))
+    for _ in range(200):
+        if stored.there(1) == {2, 6}:
+            break
+        time.sleep(0.005)
+    assert stored.there(1) == {2, 6}
+    got, wanted = stored.ask(1, [[6, 2]])
+    assert np.array_equal(got, wanted)
+    assert stored.store.counts == (2, 0, 2, 0)
+
+
+def test_a_file_cut_while_in_use(tmp_path: Path) -> None:
+    """What is in memory goes on working; what is not says why; and when the file is back, so is everything."""
+    stored = Stored(tmp_path, frames=4)
+    stored.ask(0, [[0, 1]])
+    whole = stored.path.read_bytes()
+    os.truncate(stored.path, 4096)
+    with pytest.raises(
+        _cpu.ReadError, match=r"experts\.bin: reading .* failed: the file ends after .* cut while in use"
+    ):
+        stored.ask(1, [[6, 7]])
+    got, wanted = stored.ask(0, [[1, 0]])
+    assert np.array_equal(got, wanted)
+    with stored.path.open("r+b") as file:
+        file.write(whole)
+    got, wanted = stored.ask(1, [[6, 7]])
+    assert np.array_equal(got, wanted)
+
+
+def test_loading_all_from_a_file_that_was_cut(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=0)
+    os.truncate(stored.path, 5000)
+    with pytest.raises(_cpu.ReadError, match="the file ends"):
+        stored.store.load(1)
+
+
+def test_a_store_goes_while_it_reads(tmp_path: Path) -> None:
+    for _ in range(20):
+        stored = Stored(tmp_path, frames=8, threads=1)
+        stored.store.expect(0, np.arange(8, dtype=np.int32), True)
+        del stored
+
+
+def test_refuses_what_is_not_there(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=2)
+    with pytest.raises(ValueError, match="no such expert"):
+        stored.ask(0, [[8]])
+    with pytest.raises(ValueError, match="no such layer"):
+        stored.store.expect(2, np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="room for all"):
+        stored.store.load(0)
