@@ -22,6 +22,7 @@ class Desk:
     likeliest    int32 [16]: of a step's columns, -1 where numbers broke down
     drafts       int32 [15, 16]: by turn and part
     logits       float32 [16, vocabulary] of the last pass
+    meanwhile    what the host does when passes are under way, before it waits for them
     """
 
     def __init__(self, device: torch.device, vocabulary: int) -> None:
@@ -38,6 +39,7 @@ class Desk:
         self.logits = torch.zeros(COLUMNS, vocabulary, device=device)
         self._logits = torch.zeros(COLUMNS, vocabulary, pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
+        self.meanwhile: Work | None = None
 
     def write(self, step: np.ndarray | None = None, draft: np.ndarray | None = None) -> None:
         """Upload tables for the next passes. Whoever wrote before has fetched what came of it."""
@@ -56,6 +58,8 @@ class Desk:
     def fetch(self) -> np.ndarray:
         """Wait for the passes before; `likeliest` and `drafts` as one array [16, 16], valid until the next call."""
         self._found.copy_(self.found, non_blocking=True)
+        if self.meanwhile is not None:
+            self.meanwhile()
         self._wait()
         return self._read
 

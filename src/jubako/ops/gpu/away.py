@@ -10,6 +10,7 @@ is reset between replays. When no expert of a step's tokens is absent the bell d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import triton.language as tl
 
 from .activation import Quantised
 from .launch import COLUMNS, power_of_two
+from .slots import Slots
 from .target import interpreted, release, target, wait
 
 if TYPE_CHECKING:
@@ -86,11 +88,13 @@ class Away:
 
     layer   its number among the threads' layers
     counts  int32 [experts] on the device: how often each was chosen in steps
+    whole   slots that hold all experts of the layer, for prompts; valid until it is called again
     """
 
     layer: int
     mailbox: Mailbox
     counts: torch.Tensor
+    whole: Callable[[], Slots] | None = None
 
 
 @triton.jit

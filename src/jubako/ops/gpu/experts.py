@@ -6,7 +6,7 @@ A *use* is one expert for one token: use token·k + rank for the routed ones, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -223,6 +223,9 @@ class Parts:
 
 def parts_of(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -> Parts | PromptParts:
     """The output of every chosen expert for every token of x [T, H], and of the shared one."""
+    if len(routed.ids) > COLUMNS and layer.away is not None and layer.away.whole is not None:
+        layer = replace(layer, routed=layer.away.whole(), away=None)
+        routed = replace(routed, slots=None)
     if len(routed.ids) > COLUMNS and target(routed.ids.device).dot:
         from .expert_prompt import parts_of_prompt
 

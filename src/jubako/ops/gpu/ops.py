@@ -15,6 +15,7 @@ import torch
 from ...arch import weights as arch
 from . import attention, carry, embed, experts, gdn, gdn_chunk, head, hyper, linear, ngram, prepare, route, weights
 from .activation import Quantised
+from .boxes import Boxes
 from .columns import Columns
 from .launch import COLUMNS
 from .matrix import Source
@@ -58,17 +59,21 @@ class GpuOps:
         source: Source | None = None,
         host_table: bool = False,
         layers: range | None = None,
+        boxes: Boxes | None = None,
+        head: bool = True,
     ) -> None:
         """slots: sequences at once; tokens: cached by all of them together; context: of one, at most.
 
         source: gives the raw blocks of a tensor on the device; None uploads those of the file. host_table: leave the
-        n-gram table in main memory. layers: only these, where other cards have the others.
+        n-gram table in main memory. layers: only these, where other cards have the others. boxes: has the routed
+        experts, where not all are to lie on the device. head: False where another card has it, and the draft layer.
         """
         config = network.config
         self.config, self.device = config, device
         self.before: Before | None = None
+        self.boxes = boxes
         run = range(config.layers) if layers is None else layers
-        self.weights = weights.prepare(network, device, source, host_table, run)
+        self.weights = weights.prepare(network, device, source, host_table, run, boxes, head)
         ratios = index_ratios(network)[run.start : None if run.stop == config.layers else run.stop]
         self.pool = StatePool(
             config, ratios, slots, tokens, context, kv_bits, device,
@@ -96,6 +101,10 @@ class GpuOps:
     def on_card(self) -> AbstractContextManager[Any]:
         """Inside, this thread launches on this card."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def awake(self) -> AbstractContextManager[Any]:
+        """Inside, absent experts of steps are computed; steps are waited for before its end."""
+        return self.boxes.awake() if self.boxes is not None else nullcontext()
 
     def ordered(self) -> AbstractContextManager[Any]:
         """Inside, work launched here comes after what was launched on the cards before, and before what will be."""

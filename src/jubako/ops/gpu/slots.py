@@ -3,13 +3,14 @@
     data [slots, bytes]:   gate planes | up planes | down planes      of one expert of one layer
     table [experts]:       the slot of each expert of a layer, -1 where it is absent
 
-Everything being resident is the table being full.
+Everything being resident is the table being full. Where it is not (`residents.py`), layers share the slots.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ...arch.tensor import Tensor
@@ -87,11 +88,19 @@ def filled(gate: Tensor, up: Tensor, down: Tensor, device: torch.device, source:
     return Slots(shape, data, table, _scales((gate, up, down), count, device))
 
 
-def _scales(tensors: tuple[Tensor, Tensor, Tensor], count: int, device: torch.device) -> torch.Tensor | None:
+def expert_scales(tensors: tuple[Tensor, Tensor, Tensor], count: int) -> np.ndarray | None:
+    """Factors float32 [experts, 3] of gate, up and down products, or None."""
     if all(t.scale is None for t in tensors):
         return None
     columns = [
-        torch.ones(count) if t.scale is None else torch.from_numpy(t.scale).float().reshape(-1).expand(count)
+        np.ones(count, np.float32)
+        if t.scale is None
+        else np.broadcast_to(t.scale.astype(np.float32).reshape(-1), (count,))
         for t in tensors
     ]
-    return torch.stack(columns, 1).contiguous().to(device)
+    return np.stack(columns, 1)
+
+
+def _scales(tensors: tuple[Tensor, Tensor, Tensor], count: int, device: torch.device) -> torch.Tensor | None:
+    scales = expert_scales(tensors, count)
+    return None if scales is None else torch.from_numpy(scales).to(device)

@@ -13,6 +13,7 @@ from ...arch import weights as arch
 from ...arch.config import Config
 from ...arch.tensor import Tensor
 from ...quant import decode
+from .boxes import Boxes
 from .experts import Experts
 from .hyper import HyperMix
 from .matrix import Matrix, Projections, Source, matrix, projections, upload
@@ -108,24 +109,30 @@ def prepare(
     source: Source | None = None,
     host_table: bool = False,
     layers: range | None = None,
+    boxes: Boxes | None = None,
+    head: bool = True,
 ) -> Network:
     """Every weight on the device, repacked there tensor by tensor.
 
     source gives a tensor's raw blocks on the device (default: a copy of the file's); host_table leaves the n-gram table
     in pinned host memory. layers: only these, the embedding with the first of all, head and draft layer with the last.
+    boxes: has the routed experts, where not all are to lie on the device. head: False leaves out head and draft layer.
     """
-    preparation = _Preparation(network.config, device, source, host_table)
-    return preparation.network(network, range(len(network.layers)) if layers is None else layers)
+    preparation = _Preparation(network.config, device, source, host_table, boxes)
+    return preparation.network(network, range(len(network.layers)) if layers is None else layers, head)
 
 
 class _Preparation:
     """One pass over a network."""
 
-    def __init__(self, config: Config, device: torch.device, source: Source | None, host_table: bool) -> None:
+    def __init__(
+        self, config: Config, device: torch.device, source: Source | None, host_table: bool, boxes: Boxes | None
+    ) -> None:
         self.config, self.device, self.source, self.host_table = config, device, source, host_table
+        self.boxes = boxes
 
-    def network(self, network: arch.Network, run: range) -> Network:
-        first, last = run.start == 0, run.stop == len(network.layers)
+    def network(self, network: arch.Network, run: range, head: bool) -> Network:
+        first, last = run.start == 0, head and run.stop == len(network.layers)
         drafts = network.draft if last else None
         reads = first or (drafts is not None and drafts.embed is None)
         tied = last and network.output is network.embed
@@ -195,10 +202,15 @@ class _Preparation:
     def experts(self, experts: arch.Experts) -> Experts:
         together = experts.router.type is experts.shared_router.type
         routers = (experts.router, experts.shared_router)
+        if self.boxes is None:
+            routed, away = filled(experts.gate, experts.up, experts.down, self.device, self.source), None
+        else:
+            routed, away = self.boxes.of(experts)
         return Experts(
             (self.matrix(*routers),) if together else tuple(self.matrix(tensor) for tensor in routers),
-            filled(experts.gate, experts.up, experts.down, self.device, self.source),
+            routed,
             filled(experts.shared_gate, experts.shared_up, experts.shared_down, self.device, self.source),
+            away,
         )
 
     def ngram(self, ngram: arch.Ngram) -> Ngram:

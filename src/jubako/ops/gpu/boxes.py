@@ -1,0 +1,92 @@
+"""`Boxes`: a card's routed experts when they lie in slots and in main memory, and the CPU's threads that work with it.
+
+Steps find absent experts through `away`; prompts of more than 16 tokens get all of a layer's into slots for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...arch import weights as arch
+from ...errors import MachineError
+from .away import Away, Mailbox
+from .host import HostExperts
+from .residents import Residents, spread
+from .slots import Slots
+
+if TYPE_CHECKING:
+    from ... import _cpu
+
+
+class Boxes:
+    """The experts of a run of layers.
+
+    residents  which of them have slots
+    counts     int32 [layers, experts] on the device: how often each was chosen by tokens of steps
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[arch.Experts],
+        host: HostExperts,
+        slots: int,
+        chosen: int,
+        device: torch.device,
+        order: np.ndarray | None = None,
+    ) -> None:
+        """slots: of all layers together; chosen: experts of a token; order [n, 2]: (layer, expert), the first of
+        whom get the slots."""
+        self.layers, self.host = list(layers), host
+        experts = layers[0].gate.shape[0]
+        self.residents = Residents(layers, host, slots, device, spare=experts)
+        self.residents.fill(spread(len(layers), experts) if order is None else order)
+        self.counts = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
+        self.mailbox = Mailbox.of(chosen, layers[0].gate.shape[-1], device)
+        self._threads: _cpu.ExpertThreads | None = self.mailbox.threads(self._native())
+
+    def _native(self) -> list[_cpu.ExpertLayer]:
+        from ... import _cpu
+
+        made = []
+        for index, layer in enumerate(self.layers):
+            types = [tensor.type.id for tensor in (layer.gate, layer.up, layer.down)]
+            size, hidden = layer.gate.shape[-2:]
+            scales = None if self.residents.scales is None else self.residents.scales[index]
+            addresses = self.host.addresses[index]
+            made.append(_cpu.ExpertLayer(types, size, hidden, layer.down.shape[-1], addresses, scales))
+        return made
+
+    @property
+    def threads(self) -> _cpu.ExpertThreads:
+        """The threads that compute absent experts."""
+        assert self._threads is not None, "closed"
+        return self._threads
+
+    def of(self, experts: arch.Experts) -> tuple[Slots, Away]:
+        """A layer's slots, and how its other experts are reached."""
+        index = next(i for i, layer in enumerate(self.layers) if layer is experts)
+        away = Away(index, self.mailbox, self.counts[index], partial(self.residents.whole, index))
+        return self.residents.slots(index), away
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Inside, steps may be launched; they are waited for before the end. Raises MachineError if one went wrong."""
+        self.threads.begin()
+        try:
+            yield
+        finally:
+            self.threads.end()
+        if self.mailbox.trouble:
+            raise MachineError(f"{self.mailbox.trouble}; start again, or with fewer experts in main memory")
+
+    def close(self) -> None:
+        """End the threads. No step may follow."""
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None

@@ -1,0 +1,59 @@
+"""`HostExperts`: where routed experts lie in main memory, in the file's own blocks,
+for the CPU's threads and for copying.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ...arch import weights as arch
+from ...arch.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostExperts:
+    """addresses uint64 [layers, experts, 3] of gate, up and down, whose rows lie one after the other; 0 where an expert
+    is not in memory. They may change at any time. keep: what owns that memory."""
+
+    addresses: np.ndarray
+    keep: object = None
+
+    @classmethod
+    def of(cls, layers: Sequence[arch.Experts], device: torch.device) -> HostExperts:
+        """Those of a file: copies in pinned memory for a GPU, else where they are."""
+        stacks = [[_placed(tensor, device) for tensor in (e.gate, e.up, e.down)] for e in layers]
+        return cls(np.stack([addresses_of(stack) for stack in stacks]), stacks)
+
+
+def addresses_of(stacks: Sequence[np.ndarray]) -> np.ndarray:
+    """uint64 [experts, 3] of gate, up and down, each [experts, rows, row bytes] with whole rows side by side."""
+    places = [stack.ctypes.data + np.arange(len(stack)) * stack.strides[0] for stack in stacks]
+    return np.ascontiguousarray(np.stack(places, 1).astype(np.uint64))
+
+
+def bytes_at(address: int, count: int) -> torch.Tensor:
+    """uint8 [count] in main memory, which somebody else owns."""
+    return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
+
+
+def pin(memory: np.ndarray) -> None:
+    """Let the GPU read memory that is there already. Raises RuntimeError if the system refuses."""
+    code = torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
+    if int(code) != 0:
+        raise RuntimeError(f"{memory.nbytes / 1e9:.2f} GB could not be pinned: CUDA error {int(code)}")
+
+
+def _placed(tensor: Tensor, device: torch.device) -> np.ndarray:
+    data = tensor.data
+    whole = data[0].flags.c_contiguous
+    if device.type != "cuda":
+        return data if whole else np.ascontiguousarray(data)
+    copy = np.empty(data.shape, np.uint8)
+    np.copyto(copy, data)
+    pin(copy)
+    return copy

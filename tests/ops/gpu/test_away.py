@@ -1,0 +1,101 @@
+"""Experts that are not in slots: the CPU's threads answer over ordinary memory here, over mapped memory on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from block_rows import rows_of
+from gpu_weights import same_bits
+from test_mixture import CHOSEN, COUNT, HIDDEN, SIZE, mixture
+
+from jubako import _cpu
+from jubako.ops.gpu.away import BELL, DONE, ERROR, Away, Mailbox
+from jubako.ops.gpu.experts import Experts, Routed, experts
+from jubako.quant import BY_NAME
+
+
+class Case:
+    """A mixture whose experts `absent` have no slot, and the threads that know them all, as layer 1 of two."""
+
+    def __init__(self, gate: str, down: str, tokens: int, absent: list[int], device: torch.device) -> None:
+        self.mixture = mixture(gate, down, "Q8_0", tokens, device)
+        shapes = ((gate, SIZE, HIDDEN), (gate, SIZE, HIDDEN), (down, HIDDEN, SIZE))
+        self.blocks = [rows_of(kind, (COUNT, rows), cols, part) for part, (kind, rows, cols) in enumerate(shapes)]
+        self.addresses = np.stack([raw.ctypes.data + np.arange(COUNT) * raw[0].nbytes for raw in self.blocks], 1)
+        self.addresses = np.ascontiguousarray(self.addresses.astype(np.uint64))
+        types = [BY_NAME[name].id for name in (gate, gate, down)]
+        layer = _cpu.ExpertLayer(types, SIZE, HIDDEN, SIZE, self.addresses)
+        self.mailbox = Mailbox.of(CHOSEN, HIDDEN, device)
+        self.threads = self.mailbox.threads([layer, layer])
+        self.counts = torch.zeros(COUNT, dtype=torch.int32, device=device)
+        mine = self.mixture.layer
+        table = mine.routed.table.clone()
+        table[absent] = -1
+        self.layer = Experts(
+            mine.router, replace(mine.routed, table=table), mine.shared, Away(1, self.mailbox, self.counts)
+        )
+
+    def run(self, routed: Routed | None = None) -> torch.Tensor:
+        self.threads.begin()
+        try:
+            return experts(self.layer, self.mixture.input(), routed or self.mixture.routed())
+        finally:
+            self.threads.end()
+
+
+@pytest.fixture
+def device_case(device: torch.device) -> Iterator[list[Case]]:
+    """Cases to be closed."""
+    cases: list[Case] = []
+    yield cases
+    for case in cases:
+        case.threads.close()
+
+
+@pytest.mark.parametrize(("gate", "down"), [("IQ3_XXS", "IQ4_NL"), ("Q4_K", "Q5_1"), ("BF16", "F16")])
+@pytest.mark.parametrize("absent", [[0, 3], list(range(COUNT))])
+def test_bits_do_not_depend_on_where_experts_lie(
+    gate: str, down: str, absent: list[int], device: torch.device, device_case: list[Case]
+) -> None:
+    """One request after the other on the same memory, for more tokens and for fewer."""
+    case = Case(gate, down, 3, absent, device)
+    device_case.append(case)
+    want = experts(replace(case.mixture.layer, away=None), case.mixture.input(), case.mixture.routed())
+    if gate != "BF16":  # plain numbers are added up in another order here
+        assert same_bits(want, case.mixture.wanted())
+        assert torch.equal(case.run(), want) and torch.equal(case.run(), want)
+    else:
+        assert torch.allclose(case.run(), want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
+    assert case.mailbox.words[BELL] == case.mailbox.words[DONE] == case.threads.requests
+    assert not case.mailbox.trouble
+    counts = np.bincount(case.mixture.ids.ravel(), minlength=COUNT)
+    assert np.array_equal(case.counts.cpu().numpy(), counts * case.threads.requests)
+
+
+def test_nothing_absent_rings_nothing(device: torch.device, device_case: list[Case]) -> None:
+    case = Case("Q8_0", "Q8_0", 2, [], device)
+    device_case.append(case)
+    assert same_bits(case.run(), case.mixture.wanted())
+    assert case.mailbox.words[BELL] == 0 and case.threads.requests == 0
+
+
+def test_an_expert_that_is_nowhere(device: torch.device, device_case: list[Case]) -> None:
+    case = Case("Q8_0", "Q8_0", 1, [0, 1, 2, 3, 4], device)
+    device_case.append(case)
+    case.addresses[case.mixture.ids[0, 0]] = 0
+    case.run()
+    assert "memory" in case.mailbox.trouble
+
+
+def test_nobody_answers(device: torch.device, device_case: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting is bounded, and after that nothing waits any more."""
+    monkeypatch.setattr("jubako.ops.gpu.away.PATIENCE", 50)
+    case = Case("Q8_0", "Q8_0", 1, [0, 1, 2, 3, 4], device)
+    device_case.append(case)
+    case.threads.close()
+    experts(case.layer, case.mixture.input(), case.mixture.routed())
+    assert int(case.mailbox.words[ERROR]) == 1 and "did not answer" in case.mailbox.trouble
