@@ -13,22 +13,25 @@ import torch
 
 from ...arch.network import Network
 from ...errors import MachineError
+from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.carry import CARRY, keep_streams
 from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.matrix import Source
-from ...ops.gpu.peer_pool import CardsPool
 from ...ops.gpu.saved import resume, save, settle_state
 from ...ops.gpu.state import GpuState
 from ...ops.pages import Saved
+from ...place.heat import Heat
 from ..executor import STEP_COLUMNS, DraftWish, Speculated, draft_then_step
 from ..logits import Logits
 from ..plan import SharedMemory, prefix_budget
-from .cards import open_cards, read_pieces
+from .cards import read_pieces
+from .cards_layout import lay_out
 from .compile import compiling
 from .draft import Drafts
 from .graph import Desk, Graphs
 from .memory import allocated, too_little, video_bytes
 from .step import Steps
+from .swaps import Swaps
 
 READY = range(1, 9)  # widths of steps and of drafts' catching up that are captured at the start
 LEAST_CHUNK = 512  # tokens of a prompt's chunk after memory ran out
@@ -39,11 +42,11 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 def on_card(verb: Verb) -> Verb:
-    """A method of the executor during which this thread launches on its (last) card."""
+    """A method of the executor during which this thread launches on its (last) card, and waits for it."""
 
     @wraps(verb)
     def guarded(self: GpuExecutor, *args: Any, **options: Any) -> Any:
-        with self.ops.on_card():
+        with self.ops.on_card(), self.ops.awake():
             return verb(self, *args, **options)
 
     return cast(Verb, guarded)
@@ -70,10 +73,12 @@ class GpuExecutor:
         source: Source | Sequence[Source] | None = None,
         host_table: bool = False,
         runs: Sequence[range] | None = None,
+        boxes: Boxes | None = None,
     ) -> None:
         """context: of one sequence, at most (the network's by default); tokens: cached by all together (`context` by
         default); sequences: at once, one of them a spare for a session that starts anew; runs: the layers of each
-        device where there are several.
+        device where there are several, None for every layer on two of them; boxes: has the routed experts where not all
+        are to lie on the (only) device.
 
         Raises MachineError when it does not fit.
         """
@@ -82,14 +87,13 @@ class GpuExecutor:
         self.devices = devices = [device] if isinstance(device, torch.device) else list(device)
         before = allocated(devices)
         try:
-            self.cards = open_cards(
-                network, devices, runs or [range(self.config.layers)], source, slots=sequences,
-                tokens=tokens or context, context=context, kv_bits=kv_bits, host_table=host_table,
+            self.cards, self.pool = lay_out(
+                network, devices, runs, source, slots=sequences, tokens=tokens or context, context=context,
+                kv_bits=kv_bits, host_table=host_table, boxes=boxes,
             )  # fmt: skip
         except torch.cuda.OutOfMemoryError as error:
             raise too_little(devices, f"the model with {tokens or context} tokens of context", error) from error
         self.ops = self.cards[-1]
-        self.pool = self.ops.pool if len(self.cards) == 1 else CardsPool([ops.pool for ops in self.cards])
         if len(self.cards) > 1:
             self.chunk = PIECES * self.piece
         self.weight_bytes = max(allocated(devices) - before - self.pool.nbytes(), 0)
@@ -100,10 +104,14 @@ class GpuExecutor:
         graphs = Graphs(self.ops, self.desk)
         self.steps = Steps(self.ops, graphs)
         self._drafts = Drafts(self.ops, graphs) if self.drafts else None
+        if boxes is not None:
+            self.swaps = Swaps(boxes, Heat(*boxes.counts.shape, self.config.experts_used))
+            self.desk.meanwhile = self.swaps.between
         self._calls = 0
         self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.desk.on_gpu else []
 
     @torch.inference_mode()
+    @on_card
     def prepare(self, widths: Sequence[int] = READY, prompts: Sequence[int] = ()) -> None:
         """Compile what a first answer takes, many kernels at a time, and capture steps of these widths.
 

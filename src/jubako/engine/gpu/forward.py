@@ -20,8 +20,8 @@ Mixed = tuple[Any, torch.Tensor | None]  # what a block reads, and how strongly 
 def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> torch.Tensor:
     """Read the tokens: streams [T, S, H] after the last layer, logits into out [T, vocabulary]."""
     streams = ops.start(columns)
-    *_, mixed = run_layers(ops, columns, streams, ops.weights.head_mix)
-    assert mixed is not None
+    given = list(run_layers(ops, columns, streams, ops.weights.head_mix))[-1:]
+    mixed = given[0] if given and given[0] else ops.hyper_mix(streams, ops.weights.head_mix)
     ops.linear(ops.weights.output, mixed[0], out)
     return streams
 
