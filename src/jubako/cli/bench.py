@@ -75,16 +75,17 @@ def show(report: Report, console: Console) -> None:
     table = Table(
         title=f"{report.name} · {report.device}, {report.isa}, {report.threads} threads, KV {report.kv_bits} bit"
     )
-    for heading in ("depth", "prefill tok/s", "decode tok/s", "ms/token", "GB/token", "GB/s", "of bandwidth"):
+    for heading in ("depth", "prefill tok/s", "plan", "decode tok/s", "plan", "ms/token", "GB/token", "of bandwidth"):
         table.add_column(heading, justify="right")
     for rate in report.rates:
         table.add_row(
             f"{rate.depth:,}" + (" *" if rate.filled == "random" else ""),
             f"{rate.prefill:.1f}",
+            _beside(rate.predicted_prefill, rate.prefill),
             f"{rate.decode:.2f}",
+            _beside(rate.predicted_decode, rate.decode),
             f"{1000 / rate.decode:.1f}",
             f"{rate.bytes_per_token / 1e9:.3f}",
-            f"{rate.decode * rate.bytes_per_token / 1e9:.1f}",
             f"{rate.bandwidth_share:.0%}",
         )
     console.print(table)
@@ -93,7 +94,7 @@ def show(report: Report, console: Console) -> None:
         f"A token reads {cost.weights / 1e9:.3f} GB of weights ({cost.dense / 1e9:.3f} dense, {cost.experts / 1e9:.3f} "
         f"experts) and moves {cost.state / 1e9:.3f} GB of state; GB/token adds the cache at that depth.",
         f"Read bandwidth in this run: {report.read_bandwidth / 1e9:.1f} GB/s. Prompts of {report.prompt} tokens, "
-        f"{report.tokens} decoded, medians. Load: {report.load_seconds:.2f} s"
+        f"{report.tokens} decoded, medians; plan: what `jubako plan` predicts. Load: {report.load_seconds:.2f} s"
         + (f"; memory beyond the file: {report.private_bytes / 1e6:.0f} MB." if report.private_bytes else "."),
     ]
     if any(rate.filled == "random" for rate in report.rates):
@@ -102,6 +103,11 @@ def show(report: Report, console: Console) -> None:
         console.print(line, highlight=False)
     if report.drafts:
         show_drafts(report.drafts, console)
+
+
+def _beside(predicted: float | None, measured: float) -> str:
+    """What the plan said, and by how much it was exceeded."""
+    return "-" if predicted is None else f"{predicted:.1f} ({measured / predicted - 1:+.0%})"
 
 
 def show_drafts(rates: list[DraftRates], console: Console) -> None:

@@ -199,25 +199,20 @@ def _settings(census: Census, plan: Plan) -> Text:
 def _speeds(plan: Plan) -> Any:
     assert plan.speed is not None
     predicted = plan.speed
-    table = plain_table("predicted", "tok/s", "a step", "experts in VRAM", "mostly limited by")
+    hits = ("hits in VRAM",) if plan.cards else ()
+    table = plain_table("predicted", "tok/s", "takes", *hits, "mostly limited by")
+    table.columns[-1].justify = "left"
     rows: list[tuple[str, Estimate]] = [("decode, flat routing", predicted.flat), ("decode, skewed", predicted.skewed)]
     if predicted.drafted:
-        rows.append((f"decode with {predicted.drafts} drafts", predicted.drafted))
+        rows.append((f"decode, skewed, drafts: {predicted.drafts}", predicted.drafted))
     rows += [(f"prompt of {tokens:,}", which) for tokens, which in predicted.prompts.items()]
     for name, which in rows:
         prompt = name.startswith("prompt")
-        hits = f"{which.hit_rate:.0%}" if plan.cards and not prompt else ""
         limit = which.limit
         shown = limit.seconds - limit.hidden
-        table.add_row(
-            name,
-            Text(speed(which.rate), "bold"),
-            time(which.seconds),
-            hits,
-            f"{limit.name}, {shown / which.seconds:.0%}",
-        )
-    if not plan.cards:
-        table.columns[3].width = 0
+        found = ("" if prompt else f"{which.hit_rate:.0%}",) if plan.cards else ()
+        limited = f"{limit.name}, {shown / which.seconds:.0%}"
+        table.add_row(name, Text(speed(which.rate), "bold"), time(which.seconds), *found, limited)
     return table
 
 

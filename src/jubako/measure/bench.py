@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from ..arch.weights import load_network
 from ..engine.model import Model, load
 from ..engine.session import Session
 from ..errors import RequestError
+from ..files import open_model
+from ..place.plan import Wish
 from .bandwidth import private_memory, read_bandwidth, use_isa
 from .drafts import DraftRates, measure_drafts
 from .fill import fill_caches
+from .predicted import Predictor
 from .traffic import Traffic, traffic
 
 WARM_TOKENS = 8  # decoded before anything is timed
@@ -30,6 +34,7 @@ class Rates:
     bytes_per_token   what a decode step moves there: weights, state, cache
     bandwidth_share   of the read bandwidth measured between the runs
     filled            "read": the context was read like a prompt; "random": its caches hold random rows, much quicker
+    predicted_*       what `jubako plan` says of the same; None where it has nothing to say
     """
 
     depth: int
@@ -40,6 +45,8 @@ class Rates:
     bytes_per_token: int
     bandwidth_share: float
     filled: str
+    predicted_prefill: float | None = None
+    predicted_decode: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,11 @@ def bench(
         raise RequestError("prompt, tokens and repeat must be at least 1, depths at least 0")
     if isa is not None:
         use_isa(isa)
+    predictor = None
+    if device != "reference":
+        note("asking the plan")
+        wish = Wish(ram=ram, gpus=0, kv_bits=kv_bits, threads=threads)
+        predictor = Predictor.here(load_network(open_model(list(paths))), paths[0], wish)
     note(f"loading {paths[0].name}")
     started = time.perf_counter()
     context = None if ram is None else _tokens(max(depths), prompt, tokens, repeat)
@@ -108,6 +120,8 @@ def bench(
     rates = []
     for depth in depths:
         rate, samples = _measure(model, depth, prompt, tokens, repeat, kv_bits, fill, generator, note)
+        if predictor is not None:
+            rate = replace(rate, predicted_prefill=predictor.prefill(prompt), predicted_decode=predictor.decode(depth))
         rates.append(rate)
         bandwidths += samples
     gains = []

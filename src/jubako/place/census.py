@@ -129,8 +129,8 @@ class Census:
         """Keys, values and pooled index keys of one token in all attention layers; on a card or in main memory."""
         return sum(_record(self.config, ratio, kv_bits, card) for ratio in self.ratios if ratio is not None)
 
-    def cache_bytes(self, depth: int, kv_bits: int, card: bool) -> int:
-        """What a step reads of them after `depth` tokens: all index keys, of keys and values what is chosen."""
+    def cache_bytes(self, depth: int, kv_bits: int, card: bool, columns: int = 1) -> int:
+        """What a step reads of them after `depth` tokens: index keys once, of keys and values what each column chose."""
         config, total = self.config, 0
         for ratio in self.ratios[: config.layers]:
             if ratio is None:
@@ -138,7 +138,7 @@ class Census:
             cell = _record(config, 0, kv_bits, card)
             chosen = min(depth, config.index_budget + ratio - 1) if ratio else depth
             scored = depth * (_record(config, ratio, kv_bits, card) - cell) if depth > config.index_budget else 0
-            total += chosen * cell + scored
+            total += columns * chosen * cell + scored
         return total
 
     def fixed_bytes(self, sequences: int, context: int) -> int:

@@ -16,10 +16,12 @@ class Factors:
     cpu_kernels     of the rate that the probe saw on large matrices, what the network's own reach
     cpu_prompt      the same of multiply-adds in prompts
     cpu_layer_token attention, recurrence, norms of one layer and one token of a prompt
-    card_dense      dense weights of a step, of the card's read rate
+    card_dense      dense weights and state of a step, of the card's read rate
     card_experts    experts in slots, of the card's read rate
+    card_cache      keys and values, of the card's read rate
     card_launches   launches of a layer
     card_column     each further column of a step, in one layer
+    absent          of the rates of CPU and link together, what experts of one layer at a time reach
     handoff         a layer that rings the CPU and waits for it, beyond the work
     host            a step asked for by the host: ids up, logits down
     card_chunk      a pass of a prompt reads and unpacks all weights: of the card's read rate
@@ -34,8 +36,10 @@ class Factors:
     cpu_layer_token: float
     card_dense: float
     card_experts: float
+    card_cache: float
     card_launches: float
     card_column: float
+    absent: float
     handoff: float
     host: float
     card_chunk: float
@@ -51,17 +55,38 @@ CALIBRATED = Factors(
     cpu_kernels=0.855,
     cpu_prompt=0.78,
     cpu_layer_token=27e-6,
-    # One H200, docs/performance/gpu.md, 30 November 2026: 4.05 ms for one column, 8.55 for four.
-    card_dense=0.45,
-    card_experts=0.45,
+    # One H200, docs/performance/gpu.md, 30 November 2026: 4.06 ms for one column, 7.23 for four; 4.89 and 8.27 after
+    # 256,000 tokens; 0.2 ms more where the host asks.
+    card_dense=0.40,
+    card_experts=0.40,
+    card_cache=0.115,
     card_launches=14,
-    card_column=18e-6,
-    handoff=12e-6,
-    host=0.5e-3,
+    card_column=7.7e-6,
+    host=0.2e-3,
+    # The same machine, 16 cores: 79 to 96 µs for one absent expert, 198 for three, 352 for six.
+    absent=0.8,
+    handoff=33e-6,
     # The same: a prompt of 512 in 0.286 s, of 4,096 in 0.414 s.
-    card_chunk=0.055,
-    card_macs=0.3,
+    card_chunk=0.058,
+    card_macs=0.43,
     link=0.9,
     ssd=0.85,
 )
-IDEAL = Factors(0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1)
+IDEAL = Factors(
+    cpu_layer=0,
+    cpu_kernels=1,
+    cpu_prompt=1,
+    cpu_layer_token=0,
+    card_dense=1,
+    card_experts=1,
+    card_cache=1,
+    card_launches=0,
+    card_column=0,
+    absent=1,
+    handoff=0,
+    host=0,
+    card_chunk=1,
+    card_macs=1,
+    link=1,
+    ssd=1,
+)

@@ -75,7 +75,7 @@ def cpu_step(
     dense = _over(sizes(census.dense), dense_rates)
     read = distinct(popularity, columns)
     experts = sum(_over(shape.by_kind, expert_rates) for shape in census.trunk_experts) * read
-    state = (census.state_bytes + columns * census.cache_bytes(depth, holding.kv_bits, False)) / memory
+    state = (census.state_bytes + census.cache_bytes(depth, holding.kv_bits, False, columns)) / memory
     dense_bytes = sum(sizes(census.dense).values())
     expert_bytes = read * sum(shape.record for shape in census.trunk_experts)
     terms = [
@@ -128,9 +128,9 @@ def card_step(
     """A step of the trunk on a card, its absent experts shared between CPU and link."""
     config = census.config
     dense_bytes = sum(card_bytes(matrix) for matrix in census.dense)
-    moved = census.state_bytes + columns * census.cache_bytes(depth, holding.kv_bits, True)
+    cache = census.cache_bytes(depth, holding.kv_bits, True, columns)
     dense = dense_bytes / (card.read * factors.card_dense)
-    state = moved / card.read / factors.card_dense
+    state = census.state_bytes / (card.read * factors.card_dense) + cache / (card.read * factors.card_cache)
     launches = config.layers * factors.card_launches * card.node
     more = (columns - 1) * config.layers * factors.card_column
     cpu, link = absent_rates(census, machine, card, holding.threads)
@@ -142,7 +142,7 @@ def card_step(
         here = distinct(popularity, columns) - away
         asked, absent_count = asked + here + away, absent_count + away
         in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
-        outside = away * shape.record / (cpu + link)
+        outside = away * shape.record / ((cpu + link) * factors.absent)
         ring = factors.handoff * min(away, 1.0)
         slot, absent, handoff = slot + in_slots, absent + outside, handoff + ring
         hidden += min(in_slots, outside + ring)
@@ -154,7 +154,7 @@ def card_step(
         Term("experts in slots", slot, f"{size_text(slot_total)}", hidden if larger == "absent" else 0.0),
         Term("absent experts", absent, shared, hidden if larger == "slots" else 0.0),
         Term("hand-off", handoff, "the GPU rings the CPU and waits"),
-        Term("state and cache", state, f"{size_text(moved)}"),
+        Term("state and cache", state, f"{size_text(census.state_bytes + cache)}"),
         Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
         Term("further columns", more, f"{columns - 1} columns"),
         Term("host", factors.host, "asking for a step, reading its result"),

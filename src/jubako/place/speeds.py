@@ -20,7 +20,7 @@ def speeds(census: Census, machine: Machine, plan: Plan, depth: int = 0) -> Spee
     """Predictions for decoding after `depth` tokens, and for prompts."""
     config = census.config
     even, uneven = flat(config.experts, config.experts_used), skewed(config.experts, config.experts_used)
-    prompts = {n: _prompt(census, machine, plan, even, n) for n in PROMPTS if n <= max(plan.context, PROMPTS[0])}
+    prompts = {n: prompt(census, machine, plan, even, n) for n in PROMPTS if n <= max(plan.context, PROMPTS[0])}
     drafted, drafts = _drafted(census, machine, plan, uneven, depth)
     return Speed(
         flat=step(census, machine, plan, even, depth),
@@ -51,7 +51,8 @@ def holding(census: Census, plan: Plan) -> Holding:
     return Holding(plan.slots, ram, plan.threads, plan.kv_bits)
 
 
-def _prompt(census: Census, machine: Machine, plan: Plan, popularity: Popularity, tokens: int) -> Estimate:
+def prompt(census: Census, machine: Machine, plan: Plan, popularity: Popularity, tokens: int) -> Estimate:
+    """A prompt of so many tokens, from an empty context."""
     held = holding(census, plan)
     if plan.device == "cuda":
         card = machine.cards[plan.cards[0].index]

@@ -16,7 +16,7 @@ from ...quant import block_type
 from ..machine import CardRates, Together
 from ..memory import usable_memory
 from .cpu import REFERENCE, Experts
-from .touch import touch, touch_once
+from .touch import BLOCK, touch, touch_once
 
 SIZE = 1 << 30  # bytes of a large copy
 SMALL = 4096
@@ -99,7 +99,7 @@ def _latency(card: torch.Tensor, host: torch.Tensor, count: int = 200) -> float:
 
 def _node_seconds(card: torch.Tensor) -> float:
     """Seconds of a small launch in a captured graph."""
-    small = card[: 1 << 16]
+    small = card[:BLOCK]
     touch_once(small)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

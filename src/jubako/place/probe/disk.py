@@ -15,7 +15,7 @@ from ...errors import MachineError
 from ..machine import Disk
 
 BLOCK = 4096
-PIECE = 4 << 20  # bytes of a read in order
+PIECE = 1 << 20  # bytes of a read in order: about a third of an expert
 SCRATCH = 512 << 20  # bytes of the file that is written where there is none to read
 IN_FLIGHT = 16
 SECONDS = 1.5  # of each measurement
@@ -57,7 +57,7 @@ def _measure(path: Path, seconds: float) -> Disk:
     try:
         size = os.fstat(fd).st_size
         order = _Order(size // PIECE)
-        sequential = _rate(lambda buffer: os.preadv(fd, [buffer], order.next() * PIECE), PIECE, 4, seconds)
+        sequential = _rate(lambda buffer: os.preadv(fd, [buffer], order.next() * PIECE), PIECE, IN_FLIGHT // 2, seconds)
         places = size // BLOCK
 
         def anywhere(buffer: mmap.mmap) -> int:

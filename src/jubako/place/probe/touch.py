@@ -10,7 +10,7 @@ import triton.language as tl
 from ...ops.gpu.launch import power_of_two
 
 BLOCK = power_of_two(8000)  # bytes a program reads at a time, 64 a thread
-PROGRAMS = 2048
+PROGRAMS = 1056  # eight for each multiprocessor of a large card; a link needs far fewer
 
 
 @triton.jit
