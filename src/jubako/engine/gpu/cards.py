@@ -18,7 +18,7 @@ import torch
 from ...arch.network import Network
 from ...ops.gpu.columns import Columns
 from ...ops.gpu.matrix import Source
-from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.ops import GpuOps, on_device
 from ...ops.gpu.peer import Passage
 from .forward import run_layers
 
@@ -100,7 +100,8 @@ def open_cards(
     cards: list[GpuOps] = []
     for place, (device, run) in enumerate(zip(devices, runs, strict=True)):
         given = source[place] if isinstance(source, Sequence) else source
-        ops = GpuOps(network, device, layers=run, source=given, **options)
+        with on_device(device):
+            ops = GpuOps(network, device, layers=run, source=given, **options)
         if cards:
             ops.before = Earlier(cards[-1], device, direct)
         cards.append(ops)

@@ -20,7 +20,7 @@ from ...arch.network import Network
 from ...ops.gpu import experts, hyper, route
 from ...ops.gpu.columns import Columns
 from ...ops.gpu.matrix import Source
-from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.ops import GpuOps, on_device
 from ...ops.gpu.peer import Passage
 from ...ops.gpu.peer_exchange import Exchange, OnCard
 from ...ops.gpu.peer_shard import shard
@@ -149,8 +149,10 @@ def open_twins(
     cards = []
     for place, device in enumerate(devices):
         part, cut = shard(network, place, given[place])
-        cards.append(GpuOps(part, device, source=cut, head=False, **options))
+        with on_device(device):
+            cards.append(GpuOps(part, device, source=cut, head=False, **options))
     end = len(network.layers)
-    head = GpuOps(network, devices[1], layers=range(end, end), source=given[1], **options)
+    with on_device(devices[1]):
+        head = GpuOps(network, devices[1], layers=range(end, end), source=given[1], **options)
     head.before = Twins(cards, direct)
     return head, cards

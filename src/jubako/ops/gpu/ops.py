@@ -26,6 +26,11 @@ Mixed = tuple[Any, torch.Tensor | None]
 Choose = Callable[[torch.Tensor, AttentionMemory, Columns], tuple[torch.Tensor, torch.Tensor]]
 
 
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, this thread launches on that GPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 class Before(Protocol):
     """The cards that hold the layers before another card's (`engine.gpu.cards`)."""
 
@@ -100,7 +105,7 @@ class GpuOps:
 
     def on_card(self) -> AbstractContextManager[Any]:
         """Inside, this thread launches on this card."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        return on_device(self.device)
 
     def awake(self) -> AbstractContextManager[Any]:
         """Inside, absent experts of steps are computed; steps are waited for before its end."""
