@@ -8,6 +8,7 @@ words of four codes, one a byte. A type's function makes these words; how planes
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -137,20 +138,18 @@ def packed(quad):
 
 
 @triton.jit
-def repack_kernel(
-    raw, raw_stride, out, out_stride, grid, blocks,
+def repack_tile(
+    raw, out, tile, grid, blocks,
     TYPE: tl.constexpr, BYTES: tl.constexpr, EACH: tl.constexpr, W0: tl.constexpr, W1: tl.constexpr,
     WORDS: tl.constexpr, SUB: tl.constexpr, D: tl.constexpr, EVERY: tl.constexpr,
     COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Program (part, matrix). blocks: of 32 weights in a matrix; EACH: of them in a stored block of BYTES bytes.
+    """COUNT blocks of a matrix. blocks: of 32 weights in all; EACH: of them in a stored block of BYTES bytes.
 
     W0, W1: bits of the planes of codes; WORDS: four-bit codes for look-ups; SUB, D: bytes of sub-scales a block and of
     scales every EVERY blocks.
     """
-    raw += tl.program_id(1).to(tl.int64) * raw_stride
-    out += tl.program_id(1).to(tl.int64) * out_stride
-    b = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    b = tile * COUNT + tl.arange(0, COUNT)
     there = b < blocks
     b = tl.minimum(b, blocks - 1)  # the last block is written more than once, always the same
     p = raw + (b // EACH).to(tl.int64) * BYTES
@@ -190,6 +189,30 @@ def repack_kernel(
             tl.store(end + (b // EVERY).to(tl.int64) * D + k, tl.load(p + k), mask=mine)
 
 
+@triton.jit
+def repack_kernel(
+    raw, raw_stride, out, out_stride, grid, blocks,
+    TYPE: tl.constexpr, BYTES: tl.constexpr, EACH: tl.constexpr, W0: tl.constexpr, W1: tl.constexpr,
+    WORDS: tl.constexpr, SUB: tl.constexpr, D: tl.constexpr, EVERY: tl.constexpr, COUNT: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, matrix): see `repack_tile`."""
+    mine = tl.program_id(1).to(tl.int64)
+    repack_tile(
+        raw + mine * raw_stride, out + mine * out_stride, tl.program_id(0), grid, blocks,
+        TYPE, BYTES, EACH, W0, W1, WORDS, SUB, D, EVERY, COUNT,
+    )  # fmt: skip
+
+
+def form_of(kind: BlockType) -> dict[str, Any]:
+    """The compile-time arguments of `repack_tile` for a type of TYPES."""
+    layout = LAYOUTS[kind.name]
+    widths = (*layout.widths, 0)[:2]
+    return {
+        "TYPE": kind.id, "BYTES": kind.bytes, "EACH": kind.weights // 32, "W0": widths[0], "W1": widths[1],
+        "WORDS": layout.words, "SUB": layout.sub, "D": layout.d, "EVERY": layout.every, "COUNT": BLOCKS,
+    }  # fmt: skip
+
+
 @lru_cache(maxsize=32)
 def grid_of(name: str, device: torch.device) -> torch.Tensor:
     """A codebook as numbers of its magnitudes, four a word: int32 [entries · width / 4]; a zero without one."""
@@ -210,9 +233,6 @@ def repack_into(kind: BlockType, raw: torch.Tensor, out: torch.Tensor) -> None:
     assert raw.stride(1) == row_bytes and raw.stride(2) == out.stride(1) == 1
     blocks = rows * columns // 32
     assert (columns // 32) % layout.every == 0 and out.data_ptr() % 4 == out.stride(0) % 4 == 0
-    widths = (*layout.widths, 0)[:2]
     repack_kernel[(triton.cdiv(blocks, BLOCKS), count)](
-        raw, raw.stride(0), out, out.stride(0), grid_of(kind.name, raw.device), blocks,
-        TYPE=kind.id, BYTES=kind.bytes, EACH=kind.weights // 32, W0=widths[0], W1=widths[1], WORDS=layout.words,
-        SUB=layout.sub, D=layout.d, EVERY=layout.every, COUNT=BLOCKS, num_warps=4,
-    )  # fmt: skip
+        raw, raw.stride(0), out, out.stride(0), grid_of(kind.name, raw.device), blocks, **form_of(kind), num_warps=4
+    )
