@@ -25,8 +25,9 @@ def split(
     first: LayerCost = LayerCost(0, 0.0),
     last: LayerCost = LayerCost(0, 0.0),
 ) -> list[range]:
-    """A run of layers for each card, at least one: all fits, and the busiest card has as little to do as can be; of such
-    splits the one whose step takes least time.
+    """A run of layers for each card, at least one: all fits, and the busiest card has as little to do as can be.
+
+    Of such splits it is the one whose step takes least time.
 
     rooms: bytes of each card; speeds: of each, relative to one of them; first and last: what lies on the first card and
     on the last beside its layers. Raises MachineError where it does not fit, with what is missing.
