@@ -16,9 +16,10 @@ from jubako.arch import reference
 from jubako.arch.config import Config
 from jubako.ops.gpu.attention import sparse_attention
 from jubako.ops.gpu.columns import Columns, Part, step_table
+from jubako.ops.gpu.index import BIN_BITS, BINS, LOWEST
 from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.prepare import Prepared, Rope, attention_prepare
-from jubako.ops.gpu.select import Selector
+from jubako.ops.gpu.select import Selector, choose_prompt
 from jubako.ops.gpu.state import PAGE, AttentionMemory
 
 CUDA = torch.cuda.is_available()
@@ -181,7 +182,6 @@ def test_the_best_blocks_are_chosen_exactly(
 ) -> None:
     """On scores of the kernel's own making: top `budget`, of equal scores the lower block."""
     budget, blocks = 8, 100
-    both = case(rng, device, 4)
     selector = Selector(budget, 128, COLUMNS, device)
     scores = np.abs(rng.standard_normal((3, 128))).astype(np.float32)
     if kind == "ties":
@@ -192,14 +192,20 @@ def test_the_best_blocks_are_chosen_exactly(
     elif kind == "few":
         blocks = 5
     positions = torch.full((3,), blocks * RATIO, dtype=torch.int32, device=device)
-    selector.scores[:3] = torch.from_numpy(scores).to(device)
-    keys = torch.from_numpy(scores[:, :blocks].view(np.int32) >> 18).long().to(device)
-    selector.counts[:3].scatter_add_(1, keys, torch.ones_like(keys, dtype=torch.int32))
+    choice = selector.columns
+    choice.scores[:3] = torch.from_numpy(scores).to(device)
     chosen = torch.empty(3, budget, dtype=torch.int32, device=device)
     counts = torch.empty(3, dtype=torch.int32, device=device)
-    selector._choose(selector.scores, selector.candidates, positions, chosen, counts, both.memory.ratio, counted=step)
+    if step:
+        if blocks > budget:
+            keys = ((scores[:, :blocks].view(np.int32) >> BIN_BITS) - LOWEST).clip(0, BINS - 1)
+            bins = torch.from_numpy(keys).long().to(device)
+            choice.counts[:3].scatter_add_(1, bins, torch.ones_like(bins, dtype=torch.int32))
+        choice.choose(positions, RATIO, chosen, counts)
+    else:
+        choose_prompt(choice.scores, choice.candidates, positions, chosen, counts, RATIO)
     for row in range(3):
         order = np.argsort(-scores[row, :blocks], kind="stable")[:budget]
         assert int(counts[row]) == len(order)
         assert sorted(chosen[row, : len(order)].tolist()) == sorted(order.tolist())
-    assert not step or not selector.counts.any()
+    assert not choice.counts.any() and not choice.arrived.any()
