@@ -15,6 +15,7 @@ import jubako
 from jubako import _cpu
 from jubako.arch.reference import Reference
 from jubako.engine.executor import DraftWish
+from jubako.engine.logits import Row
 from jubako.measure.synth import synth
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
@@ -45,9 +46,9 @@ def guess(executor: Any, state: Any, next: int, depth: int = 1) -> tuple[list[in
     """The likeliest drafts after `next`, and the logits they came from."""
     seen: list[np.ndarray] = []
 
-    def pick(logits: np.ndarray) -> int:
-        seen.append(logits.copy())
-        return int(logits.argmax())
+    def pick(row: Row) -> int:
+        seen.append(row.logits.copy())
+        return int(row.logits.argmax())
 
     [drafts] = executor.draft([DraftWish(next, state, depth, pick)])
     return drafts, seen
@@ -106,15 +107,14 @@ def test_bits_do_not_depend_on_how_the_layer_catches_up(isa: str, kind: str, tmp
     for _ in range(10):
         picked: list[list[np.ndarray]] = [[], []]
 
-        def pick(logits: np.ndarray, seen: list[np.ndarray]) -> int:
-            seen.append(logits.copy())
-            return int(logits.argmax())
+        def pick(row: Row, seen: list[np.ndarray]) -> int:
+            seen.append(row.logits.copy())
+            return int(row.logits.argmax())
 
         sure, depths = draw(2), rng.integers(1, 5, 2).tolist()
         if rng.integers(3):
             wishes = [
-                DraftWish(sure[i], states[i], depths[i], lambda logits, seen=picked[i]: pick(logits, seen))
-                for i in range(2)
+                DraftWish(sure[i], states[i], depths[i], lambda row, seen=picked[i]: pick(row, seen)) for i in range(2)
             ]
             drafts = executor.draft(wishes)
             for i in range(2):

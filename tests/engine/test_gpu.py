@@ -97,8 +97,8 @@ def test_bits_do_not_depend_on_the_width(exact: GpuExecutor, golden: Mapping[str
     single = exact.new_state(CONTEXT)
     want = np.concatenate([np.array(exact.step([([id], single)])[0]) for id in ids])
     together, other = exact.new_state(CONTEXT), exact.new_state(CONTEXT)
-    first, _ = exact.step([(ids[:2], together), ([3], other)])
-    _, rest = exact.step([([4], other), (ids[2:], together)])
+    first = np.array(exact.step([(ids[:2], together), ([3], other)])[0])
+    rest = np.array(exact.step([([4], other), (ids[2:], together)])[1])
     assert np.array_equal(np.concatenate([first, rest]), want)
 
 

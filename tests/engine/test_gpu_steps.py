@@ -6,6 +6,7 @@ has to reach the right column, part and slot shows in the text.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,8 @@ def simple(monkeypatch: pytest.MonkeyPatch) -> None:
         streams[:, :, 0], streams[:, :, 1] = ids[:, None].float(), positions[:, None].float()
         return streams
 
-    def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> torch.Tensor:
+    def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> Generator[bool, None, torch.Tensor]:
+        yield True
         out.copy_(after(columns.ids, columns.positions))
         return marked(columns.ids, columns.positions, torch.empty(ops.config.streams, ops.config.hidden))
 
@@ -133,9 +135,13 @@ def test_drawn_text_is_the_same_with_drafts(executor: GpuExecutor) -> None:
         assert sum(sum(run.answer.stats.accepted) for run in runs) > 0
 
 
-def test_greedy_answers_never_copy_logits(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(executor.desk), "rows", lambda *_: pytest.fail("logits were copied"))
-    assert texts(executor, [9], 3)[0] == [greedy(9)]
+def test_no_more_logits_are_copied_than_the_choice_takes(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(executor.desk), "_rows", lambda *_: pytest.fail("all logits were copied"))
+    drawn, _ = texts(executor, [9], 3, 12, temperature=0.7, top_k=20, seed=1)
+    monkeypatch.setattr(type(executor.desk), "_largest", lambda *_: pytest.fail("logits were copied"))
+    assert texts(executor, [9], 3)[0] == [greedy(9)] != drawn
 
 
 def test_logits_are_those_of_the_step(executor: GpuExecutor) -> None:

@@ -235,3 +235,41 @@ def test_a_full_vocabulary_takes_a_millisecond() -> None:
         sampler.sample(logits, position)
         spent.append(time.thread_time() - start)
     assert sorted(spent)[5] < 1e-3
+
+
+@pytest.mark.parametrize("case", range(40))
+def test_the_largest_logits_are_enough_for_top_k(case: int) -> None:
+    """In whatever order they come; where more could be needed nothing is chosen."""
+    rng = np.random.default_rng(case)
+    params = SamplingParams(
+        temperature=float(rng.choice([0.3, 1.0, 2.0])),
+        top_k=int(rng.integers(1, 12)),
+        top_p=float(rng.choice([0.5, 0.9, 1.0])),
+        min_p=float(rng.choice([0.0, 0.1])),
+        seed=case,
+    )
+    logits = np.round(rng.standard_normal(300) * 4, int(rng.choice([0, 6]))).astype(np.float32)
+    if case % 5 == 0:
+        logits[10:] = -np.inf
+    ids = np.argpartition(-logits, 11)[:12]
+    sampler = Sampler(params)
+    got = sampler.sample_largest(ids, logits[ids], 7)
+    falling = np.sort(logits)[::-1]
+    tied = falling[params.top_k - 1] == falling[params.top_k]
+    barred = falling[params.top_k] == -np.inf
+    assert got == (None if tied or barred or params.top_k == 12 else sampler.sample(logits, 7))
+
+
+def test_what_needs_all_logits_says_so() -> None:
+    ids, logits = np.arange(8), np.arange(8, dtype=np.float32)
+    for params in (
+        SamplingParams(temperature=1.0),
+        SamplingParams(temperature=1.0, top_k=8),
+        SamplingParams(top_k=3),
+        SamplingParams(temperature=1.0, top_k=3, presence_penalty=0.5),
+    ):
+        assert Sampler(params).sample_largest(ids, logits, 0) is None
+    params = SamplingParams(temperature=1.0, top_k=3)
+    assert Sampler(params, bias=[(1, 2.0)]).sample_largest(ids, logits, 0) is None
+    logits[5] = np.nan
+    assert Sampler(params).sample_largest(ids, logits, 0) is None

@@ -8,7 +8,7 @@ from ..core import GenerationStats, Request, TokenChoice
 from ..text.logprobs import with_logprobs
 from ..text.rules import TokenRule
 from ..text.sampling import Sampler
-from .logits import Row
+from .logits import Row, sample
 
 
 class Answer:
@@ -30,7 +30,7 @@ class Answer:
 
     def choose(self, row: Row) -> TokenChoice | None:
         """The next token; None where the answer is complete without one."""
-        token = -1 if self.sampler.finished else self._sample(row)
+        token = -1 if self.sampler.finished else sample(self.sampler, row, self.position)
         if token < 0 or token in self.request.stop_ids:
             self.stats.finish_reason = "stop"
             return None
@@ -42,8 +42,3 @@ class Answer:
             self.stats.finish_reason = "stop" if self.sampler.finished else "length"
         top = self.request.top_logprobs
         return TokenChoice(token) if top is None else with_logprobs(token, row.logits, top)
-
-    def _sample(self, row: Row) -> int:
-        if row.likeliest >= 0 and self.sampler.greedy:
-            return row.likeliest
-        return self.sampler.sample(row.logits, self.position)

@@ -21,7 +21,7 @@ from ..errors import JubakoError, RequestError
 from .answer import Answer
 from .depth import Acceptance, Costs, Plan, best_plan
 from .executor import STEP_COLUMNS, DraftWish, Executor
-from .logits import Logits, Row
+from .logits import Logits, Row, sample
 from .suffix import SuffixIndex
 
 LAYER_MOST, SUFFIX_MOST = 6, STEP_COLUMNS - 1  # drafts a step where the caller sets no limit
@@ -90,11 +90,11 @@ class Speculation:
             return DraftWish(self.columns[0], self.state, self.plan.depth)
         ahead, position, floor = self.answer.sampler.copy(), self.answer.position, self.options.floor
 
-        def pick(logits: np.ndarray) -> int | None:
+        def pick(row: Row) -> int | None:
             nonlocal position
             try:
-                token = -1 if ahead.finished else ahead.sample(logits, position)
-                if token < 0 or (floor > 0 and probability(logits, token) < floor):
+                token = -1 if ahead.finished else sample(ahead, row, position)
+                if token < 0 or (floor > 0 and probability(row.logits, token) < floor):
                     return None
                 ahead.accept(token)
             except JubakoError:  # broken numbers or a rule's dead end: if it is the answer's too, that will say so

@@ -16,6 +16,7 @@ import numpy as np
 from ..ops import Array, Ops
 from .executor import DraftWish
 from .forward import run_experts
+from .logits import Logits, Row
 
 
 def remember(ops: Ops, state: Any, ids: Sequence[int], streams: Array, revocable: bool) -> None:
@@ -76,7 +77,7 @@ def propose(ops: Ops, wishes: Sequence[DraftWish]) -> list[list[int]]:
     runs = [_Run(wish, wish.state.position - 1, []) for wish in wishes]
     active, streams = runs, _catch_up(ops, runs)
     while True:
-        logits = ops.head(ops.weights.draft.head_mix, ops.weights.draft.output, streams)
+        logits = Logits.of(ops.head(ops.weights.draft.head_mix, ops.weights.draft.output, streams))
         rows = [row for row, run in enumerate(active) if _pick(run, logits[row])]
         if not rows:
             break
@@ -87,10 +88,10 @@ def propose(ops: Ops, wishes: Sequence[DraftWish]) -> list[list[int]]:
     return [run.drafts for run in runs]
 
 
-def _pick(run: _Run, logits: Array) -> bool:
+def _pick(run: _Run, row: Row) -> bool:
     """Add the draft that these logits give; whether another is wanted."""
     pick = run.wish.pick
-    token = int(logits.argmax()) if pick is None else pick(logits)
+    token = int(row.logits.argmax()) if pick is None else pick(row)
     if token is not None:
         run.drafts.append(token)
     return token is not None and len(run.drafts) < run.wish.depth

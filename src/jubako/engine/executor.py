@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..arch.config import Config
-from .logits import Logits
+from .logits import Logits, Row
 
 STEP_COLUMNS = 16  # tokens of a step, at most
 
@@ -32,13 +32,13 @@ class DraftWish(NamedTuple):
 
     next   the token that comes next for sure, which the state has not read yet
     depth  drafts wanted, at most
-    pick   the draft for logits [vocabulary], None to stop there; where `pick` is None the likeliest token is taken
+    pick   the draft for a row of logits, None to stop there; where `pick` is None the likeliest token is taken
     """
 
     next: int
     state: Any
     depth: int
-    pick: Callable[[np.ndarray], int | None] | None = None
+    pick: Callable[[Row], int | None] | None = None
 
 
 class Speculated(NamedTuple):

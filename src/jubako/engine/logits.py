@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..text.sampling import Sampler
+
+Largest = tuple[np.ndarray, np.ndarray]  # ids and logits [n, some]
+
 
 class Logits(Sequence["Row"]):
     """Float32 logits [n, vocabulary] after the n tokens that a sequence read in one step.
@@ -15,10 +19,13 @@ class Logits(Sequence["Row"]):
     -1 where the device did not look, or a number was not finite.
     """
 
-    def __init__(self, fetch: Callable[[], np.ndarray], likeliest: Sequence[int]) -> None:
+    def __init__(
+        self, fetch: Callable[[], np.ndarray], likeliest: Sequence[int], find: Callable[[], Largest] | None = None
+    ) -> None:
         self.likeliest = likeliest
-        self._fetch = fetch
+        self._fetch, self._find = fetch, find
         self._rows: np.ndarray | None = None
+        self._largest: Largest | None = None
 
     @classmethod
     def of(cls, rows: np.ndarray) -> Logits:
@@ -30,6 +37,12 @@ class Logits(Sequence["Row"]):
         if self._rows is None:
             self._rows = self._fetch()
         return self._rows
+
+    def largest(self) -> Largest | None:
+        """Some of the largest, if the device can find them."""
+        if self._largest is None and self._find is not None:
+            self._largest = self._find()
+        return self._largest
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.array(), dtype=dtype, copy=copy)
@@ -57,7 +70,25 @@ class Row:
         return self._of.likeliest[self._index]
 
     @property
+    def largest(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ids and logits of the largest, in any order, if the device can find them."""
+        found = self._of.largest()
+        return None if found is None else (found[0][self._index], found[1][self._index])
+
+    @property
     def logits(self) -> np.ndarray:
         """[vocabulary]"""
         row: np.ndarray = self._of.array()[self._index]
         return row
+
+
+def sample(sampler: Sampler, row: Row, position: int) -> int:
+    """The sampler's token for `position`, from no more of the row than that takes."""
+    if row.likeliest >= 0:
+        if sampler.greedy:
+            return row.likeliest
+        if sampler.params.top_k and (largest := row.largest) is not None:
+            token = sampler.sample_largest(*largest, position)
+            if token is not None:
+                return token
+    return sampler.sample(row.logits, position)

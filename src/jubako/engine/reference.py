@@ -85,8 +85,8 @@ class ReferenceExecutor:
         state.carry, state.steps = [], []
         ahead = _copied(state.now)
         while True:
-            row = logits[-1].numpy()
-            token = int(row.argmax()) if wish.pick is None else wish.pick(row)
+            [row] = Logits.of(logits[-1:].numpy())
+            token = int(row.logits.argmax()) if wish.pick is None else wish.pick(row)
             if token is None:
                 return drafts
             drafts.append(token)

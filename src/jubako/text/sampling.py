@@ -83,6 +83,22 @@ class Sampler:
         """Whether `sample` gives the likeliest token, whatever the logits are."""
         return self.params.temperature < _GREEDY and not (self._penalties.active or self._bias or self._rules)
 
+    def sample_largest(self, ids: np.ndarray, logits: np.ndarray, position: int) -> int | None:
+        """What `sample` gives, from only some of the largest logits and their ids; None where that takes all of them.
+
+        Of those given, any order will do; the others are at most as large as the least of them.
+        """
+        count = self.params.top_k
+        plain = not (self._penalties.active or self._bias or self._rules)
+        if self.params.temperature < _GREEDY or not plain or not 0 < count < len(ids) or np.isnan(logits).any():
+            return None
+        order = np.lexsort((ids, -logits))[: count + 1]
+        ids, logits = ids[order], logits[order]
+        if not math.isfinite(logits[0]) or not math.isfinite(logits[count]) or logits[count] == logits[count - 1]:
+            return None
+        ids, weights = ids[:count], self._weights(logits[:count], logits[0])
+        return int(ids[self._race(ids, self._filtered_weights(weights, float(weights.sum())), position)[0]])
+
     @property
     def finished(self) -> bool:
         """Whether a rule says that nothing may follow."""
@@ -145,30 +161,39 @@ class Sampler:
         return self._draw(logits, ids, np.float32(largest), position)
 
     def _draw(self, logits: np.ndarray, ids: np.ndarray | None, largest: np.float32, position: int) -> int:
-        def u(indices: np.ndarray) -> np.ndarray:
-            return uniforms(self.seed, position, indices if ids is None else ids[indices])
+        def named(indices: np.ndarray) -> np.ndarray:
+            return indices if ids is None else ids[indices]
 
         indices, weights, total = self._candidates(logits, largest)
+        weights = self._filtered_weights(weights, total)
+        first, time = self._race(named(indices), weights, position)
+        if len(indices) < len(logits) and not self._filtered():
+            # A token beyond the candidates wins only with a u so large.
+            bound = int(math.exp(-float(time * weights[-1])) * (1 - 1e-9) * 2.0**64)
+            names = np.arange(len(logits)) if ids is None else ids
+            others = np.flatnonzero(_hashes(self.seed, position, names) > np.uint64(bound))
+            others = others[logits[others] > -np.inf]
+            if len(others):
+                late = -np.log(uniforms(self.seed, position, named(others))) / self._weights(logits[others], largest)
+                if late.min() < time:
+                    return int(others[late.argmin()])
+        return int(indices[first])
+
+    def _filtered_weights(self, weights: np.ndarray, total: float) -> np.ndarray:
+        """Of candidates' weights in falling order those that top-p and min-p leave."""
         if self.params.top_p < 1:
             keep = np.cumsum(weights) - weights < self.params.top_p * total
             keep[0] = True
             weights = weights[keep]
         if self.params.min_p > 0:
             weights = weights[weights >= self.params.min_p * weights[0]]
-        weights = weights[weights > 0]
-        times = -np.log(u(indices[: len(weights)])) / weights
+        return weights[weights > 0]
+
+    def _race(self, names: np.ndarray, weights: np.ndarray, position: int) -> tuple[int, float]:
+        """Which of the first `names` wins, one for each weight, and its time."""
+        times = -np.log(uniforms(self.seed, position, names[: len(weights)])) / weights
         first = int(times.argmin())
-        if len(indices) < len(logits) and not self._filtered():
-            # A token beyond the candidates wins only with a u so large.
-            bound = int(math.exp(-float(times[first] * weights[-1])) * (1 - 1e-9) * 2.0**64)
-            names = np.arange(len(logits)) if ids is None else ids
-            others = np.flatnonzero(_hashes(self.seed, position, names) > np.uint64(bound))
-            others = others[logits[others] > -np.inf]
-            if len(others):
-                late = -np.log(u(others)) / self._weights(logits[others], largest)
-                if late.min() < times[first]:
-                    return int(others[late.argmin()])
-        return int(indices[first])
+        return first, float(times[first])
 
     def _filtered(self) -> bool:
         params = self.params

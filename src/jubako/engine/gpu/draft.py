@@ -80,19 +80,20 @@ class Drafts:
         self._first(sum(len(part.ids) for part in parts), count)
         found: list[list[int]] = [[] for _ in wishes]
         active = set(range(count))
-        while True:
-            logits = self.desk.rows(0, count)
+        for turn in range(1, COLUMNS):
+            rows = self.desk.logits_of(0, self.desk.fetch()[turn, :count].tolist())
             for index in sorted(active):
-                wish = wishes[index]
-                token = int(logits[index].argmax()) if wish.pick is None else wish.pick(logits[index])
+                wish, row = wishes[index], rows[index]
+                token = row.likeliest if wish.pick is None else wish.pick(row)
                 if token is not None:
                     found[index].append(token)
                 if token is None or len(found[index]) >= wish.depth:
                     active.discard(index)
             if not active:
-                return found
+                break
             self.desk.choose([line[-1] if line else 0 for line in found])
             self._next(count)
+        return found
 
     def read(self, state: GpuState) -> None:
         """Keys and values for all carried tokens but the last, whose next token is not sure yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -107,7 +107,6 @@ class GpuExecutor:
         if boxes is not None:
             self.swaps = Swaps(boxes, Heat(*boxes.counts.shape, self.config.experts_used))
             self.desk.meanwhile = self.swaps.between
-        self._calls = 0
         self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.desk.on_gpu else []
 
     @torch.inference_mode()
@@ -121,7 +120,7 @@ class GpuExecutor:
             return
         with compiling():
             for width in sorted({1, 2, STEP_COLUMNS, *widths}):
-                self.steps.read(width)
+                list(self.steps.read(width))
         for width in widths:
             self.steps.capture(width)
         if self._drafts is not None:
@@ -158,7 +157,6 @@ class GpuExecutor:
             parts = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
             read = [self.forward(part, state, last_only=last_only) for part in parts]
             return read[-1] if last_only else np.concatenate(read)
-        self._calls += 1
         state.reserve(state.position + len(ids))
         settle_state(state)
         try:
@@ -171,6 +169,8 @@ class GpuExecutor:
 
     def _read_prompt(self, ids: Sequence[int], state: GpuState, last_only: bool) -> np.ndarray:
         ops, length = self.ops, self.piece if len(self.cards) > 1 else len(ids)
+        if ops.boxes is not None:
+            ops.boxes.stream.begin()
         host = torch.tensor(list(ids), dtype=torch.int32)
         uploaded = [host.to(card.device) for card in self.cards]
         pieces = [
@@ -205,7 +205,6 @@ class GpuExecutor:
     def draft(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """See `Executor.draft`."""
         assert self._drafts is not None
-        self._calls += 1
         return self._drafts.propose(wishes)
 
     @torch.inference_mode()
@@ -241,7 +240,6 @@ class GpuExecutor:
     def _columns(self, parts: Sequence[tuple[Sequence[int], GpuState]]) -> list[Part]:
         """Make room for a step's tokens; where they stand."""
         assert 0 < sum(len(ids) for ids, _ in parts) <= STEP_COLUMNS
-        self._calls += 1
         for ids, state in parts:
             state.reserve(state.position + len(ids))
             if self._drafts is not None and len(state.carried) + len(ids) > CARRY:
@@ -254,14 +252,9 @@ class GpuExecutor:
         for ids, state in zip(read, states, strict=True):
             state.opened(ids)
             last = first + len(ids)
-            results.append(Logits(partial(self._rows, self._calls, first, len(ids)), likeliest[first:last]))
+            results.append(self.desk.logits_of(first, likeliest[first:last]))
             first = last
         return results
-
-    @on_card
-    def _rows(self, call: int, first: int, count: int) -> np.ndarray:
-        assert call == self._calls, "logits were asked for after the executor had gone on"
-        return self.desk.rows(first, count)
 
     def share_memory(self, sequences: int, context: int, prefix_bytes: int | None) -> SharedMemory:
         """See `SharingExecutor.share_memory`: the slots and pages that were laid out at the start."""

@@ -5,7 +5,7 @@ A block's last product is not added to the streams by itself: the mix before the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -14,14 +14,22 @@ from ...ops.gpu.columns import Columns
 from ...ops.gpu.ops import Choose, GpuOps
 from ...ops.gpu.state import AttentionMemory, GdnMemory
 
+FIRST_LAYERS = 2  # of a step, whose kernels start first
 Mixed = tuple[Any, torch.Tensor | None]  # what a block reads, and how strongly each stream takes what it gives
 
 
-def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> torch.Tensor:
-    """Read the tokens: streams [T, S, H] after the last layer, logits into out [T, vocabulary]."""
+def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> Generator[bool, None, torch.Tensor]:
+    """Read the tokens: streams [T, S, H] after the last layer, logits into out [T, vocabulary].
+
+    Yields once, after the first layers: a graph of many kernels takes a while to launch.
+    """
     streams = ops.start(columns)
-    given = list(run_layers(ops, columns, streams, ops.weights.head_mix))[-1:]
-    mixed = given[0] if given and given[0] else ops.hyper_mix(streams, ops.weights.head_mix)
+    mixed: Mixed | None = None
+    for index, given in enumerate(run_layers(ops, columns, streams, ops.weights.head_mix)):
+        mixed = given
+        if index + 1 == FIRST_LAYERS < len(ops.weights.layers):
+            yield True
+    mixed = mixed or ops.hyper_mix(streams, ops.weights.head_mix)
     ops.linear(ops.weights.output, mixed[0], out)
     return streams
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,9 +11,13 @@ import torch
 from ...ops.gpu.columns import ROWS, SLOT
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import GpuOps
+from ..logits import Largest, Logits
 from .compile import compiling
+from .memory import too_little
 
-Work = Callable[[], None]
+LARGEST = 64  # logits that a sampler gets if it asks for the largest
+Work = Callable[[], Iterable[bool] | None]
+"""What a graph holds. Where it yields, the graph is cut: what comes before starts while the rest is launched."""
 
 
 class Desk:
@@ -39,7 +44,17 @@ class Desk:
         self.logits = torch.zeros(COLUMNS, vocabulary, device=device)
         self._logits = torch.zeros(COLUMNS, vocabulary, pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
-        self.meanwhile: Work | None = None
+        self._tops = [
+            torch.zeros(COLUMNS, LARGEST, dtype=kind, pin_memory=on_gpu) for kind in (torch.int64, torch.float32)
+        ]
+        # what is uploaded where a step, the drafts, or both are to run
+        self._parts = {
+            1: (self.step, self._tables[0]),
+            2: (self.draft, self._tables[1]),
+            3: (self.tables, self._tables),
+        }
+        self._passes = 0
+        self.meanwhile: Callable[[], None] | None = None
 
     def write(self, step: np.ndarray | None = None, draft: np.ndarray | None = None) -> None:
         """Upload tables for the next passes. Whoever wrote before has fetched what came of it."""
@@ -47,8 +62,8 @@ class Desk:
             self._written[0] = step
         if draft is not None:
             self._written[1] = draft
-        which = slice(0 if step is not None else 1, 2 if draft is not None else 1)
-        self.tables[which].copy_(self._tables[which], non_blocking=True)
+        device, host = self._parts[(step is not None) + 2 * (draft is not None)]
+        device.copy_(host, non_blocking=True)
 
     def choose(self, ids: list[int]) -> None:
         """Give the draft table's first columns other ids, once the pass before has been waited for."""
@@ -61,43 +76,63 @@ class Desk:
         if self.meanwhile is not None:
             self.meanwhile()
         self._wait()
+        self._passes += 1
         return self._read
 
-    def rows(self, first: int, count: int) -> np.ndarray:
-        """Logits [count, vocabulary] from row `first` on, valid until the next pass."""
+    def logits_of(self, first: int, likeliest: Sequence[int]) -> Logits:
+        """Logits of the last pass from row `first` on, which lie here until they are read or `fetch` comes again."""
+        count = len(likeliest)
+        return Logits(
+            partial(self._rows, self._passes, first, count),
+            likeliest,
+            partial(self._largest, self._passes, first, count),
+        )
+
+    def _rows(self, passes: int, first: int, count: int) -> np.ndarray:
+        assert passes == self._passes, "logits were asked for after the executor had gone on"
         part = slice(first, first + count)
         self._logits[part].copy_(self.logits[part], non_blocking=True)
         self._wait()
         return self._logits[part].numpy()
 
+    def _largest(self, passes: int, first: int, count: int) -> Largest:
+        assert passes == self._passes, "logits were asked for after the executor had gone on"
+        values, ids = torch.topk(self.logits[first : first + count], LARGEST, sorted=False)
+        host = [part[first : first + count] for part in self._tops]
+        host[0].copy_(ids, non_blocking=True)
+        host[1].copy_(values, non_blocking=True)
+        self._wait()
+        return host[0].numpy(), host[1].numpy()
+
     def _wait(self) -> None:
         if self._event is not None:
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(self.device))
             self._event.synchronize()
 
 
 class Graphs:
-    """One graph per key, all in one memory pool: what a pass leaves lies on the desk, nothing else outlasts it."""
+    """Graphs by key, all in one memory pool: what a pass leaves lies on the desk, nothing else outlasts it."""
 
     def __init__(self, ops: GpuOps, desk: Desk) -> None:
         self.ops, self.desk = ops, desk
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Hashable, list[torch.cuda.CUDAGraph]] = {}
         self._on_gpu = ops.device.type == "cuda"
         if self._on_gpu:
             self._pool = torch.cuda.graph_pool_handle()
             self._stream = torch.cuda.Stream(ops.device)
 
     def run(self, key: Hashable, work: Work) -> None:
-        """Replay the graph of `work`, captured when it is first asked for. Nothing is waited for."""
+        """Replay the graphs of `work`, captured when they are first asked for. Nothing is waited for."""
         if not self._on_gpu:
-            work()
+            _all(work)
             return
         self.capture(key, work)
         with self.ops.ordered():
-            self._graphs[key].replay()
+            for graph in self._graphs[key]:
+                graph.replay()
 
     def capture(self, key: Hashable, work: Work) -> None:
-        """Have the graph ready: compile, run once on tables of no sequence, capture. The tables stay as they were."""
+        """Have the graphs ready: compile, run once on tables of no sequence, capture. The tables stay as they were."""
         if not self._on_gpu or key in self._graphs:
             return
         kept = self.desk.tables.clone()
@@ -105,15 +140,32 @@ class Graphs:
         self._stream.wait_stream(current)
         with self.ops.ordered(), torch.cuda.stream(self._stream):
             with compiling():
-                work()
+                _all(work)
             self.desk.tables.zero_()
             self.desk.tables[:, SLOT].fill_(self.ops.pool.idle_slot)
-            work()
+            _all(work)
             self.desk.tables.copy_(kept)
         current.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        # others' threads may copy pages to main memory meanwhile
-        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
-        with capture, self.ops.capturing():
-            work()
-        self._graphs[key] = graph
+        try:
+            self._graphs[key] = self._captured(work)
+        except torch.cuda.OutOfMemoryError as error:
+            raise too_little([self.ops.device], f"the graph of {key}", error) from error
+
+    def _captured(self, work: Work) -> list[torch.cuda.CUDAGraph]:
+        graphs, pieces = [], None
+        while True:
+            graph = torch.cuda.CUDAGraph()
+            # others' threads may copy pages to main memory meanwhile
+            capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+            with capture, self.ops.capturing():
+                if pieces is None:
+                    pieces = iter(work() or ())
+                more = next(pieces, False)
+            graphs.append(graph)
+            if not more:
+                return graphs
+
+
+def _all(work: Work) -> None:
+    for _ in work() or ():
+        pass

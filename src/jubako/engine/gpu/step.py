@@ -9,6 +9,7 @@ is the likeliest. A host that decides otherwise overwrites it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import triton
@@ -58,11 +59,11 @@ class Steps:
         """One step of the table's first `width` columns. Nothing is waited for."""
         self._graphs.run(("step", width), partial(self.read, width))
 
-    def read(self, width: int) -> None:
-        """The work of a step."""
+    def read(self, width: int) -> Iterator[bool]:
+        """The work of a step, in the pieces of `logits`."""
         ops, desk = self.ops, self.desk
         columns = Columns.of_step(desk.step, width)
-        streams = logits(ops, columns, desk.logits[:width])
+        streams = yield from logits(ops, columns, desk.logits[:width])
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
         _advance[(1,)](
