@@ -129,7 +129,7 @@ def card_bytes(network: Network) -> int:
     from ...ops.gpu.planar import LAYOUTS
 
     tables = {id(layer.ngram.table) for layer in network.layers if layer.ngram is not None}
-    held = {id(tensor): tensor for tensor in _tensors(network) if id(tensor) not in tables}
+    held = {id(tensor): tensor for tensor in tensors_of(network) if id(tensor) not in tables}
     return sum(
         math.prod(tensor.shape[:-1]) * LAYOUTS[tensor.type.name].row_bytes(tensor.shape[-1]) for tensor in held.values()
     )
@@ -137,16 +137,17 @@ def card_bytes(network: Network) -> int:
 
 def weight_bytes(network: Network) -> int:
     """Bytes that the weights take on a card. The n-gram table is not among them: it stays in RAM."""
-    total = sum(tensor.nbytes for tensor in _tensors(network))
+    total = sum(tensor.nbytes for tensor in tensors_of(network))
     return total - sum(layer.ngram.table.nbytes for layer in network.layers if layer.ngram is not None)
 
 
-def _tensors(part: object) -> Iterator[Tensor]:
+def tensors_of(part: object) -> Iterator[Tensor]:
+    """All tensors of a part of the network."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, list):
         for item in part:
-            yield from _tensors(item)
+            yield from tensors_of(item)
     elif is_dataclass(part) and not isinstance(part, Config):
         for field in fields(part):
-            yield from _tensors(getattr(part, field.name))
+            yield from tensors_of(getattr(part, field.name))
