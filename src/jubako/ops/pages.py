@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -146,9 +147,17 @@ class Saved:
     fixed           uint8: recurrent states, past columns, unfinished index blocks, what the draft layer carries
     pages           held pages of the pool with the keys and values
     draft_position  tokens the draft layer has read; position where there is none
+    ready           done when `fixed` is filled, if a thread is still at it
     """
 
     position: int
     draft_position: int
     fixed: np.ndarray
     pages: tuple[int, ...]
+    ready: Future[None] | None = None
+
+    def content(self) -> np.ndarray:
+        """`fixed`, once it is filled."""
+        if self.ready is not None:
+            self.ready.result()
+        return self.fixed

@@ -189,5 +189,5 @@ class SessionStore:
         self._files.make_room(header.file_bytes, self.limit, chain)
         new, path = saved.pages[first:], self._files.path(checkpoint.digest)
         batches = (self._pool.read(new[start : start + BATCH]) for start in range(0, len(new), BATCH))
-        self._files.add(write_file(path, header, checkpoint.tokens, saved.fixed, batches))
+        self._files.add(write_file(path, header, checkpoint.tokens, saved.content(), batches))
         self._files.touch(chain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -41,9 +41,19 @@ class CardsPool:
         """See `StatePool.fixed_bytes`."""
         return sum(pool.fixed_bytes(slot) for pool in self.pools)
 
-    def read_fixed(self, slot: int) -> np.ndarray:
+    def read_fixed(self, slot: int, out: np.ndarray) -> Callable[[], None]:
         """See `StatePool.read_fixed`."""
-        return np.concatenate([pool.read_fixed(slot) for pool in self.pools])
+        jobs, start = [], 0
+        for pool in self.pools:
+            end = start + pool.fixed_bytes(slot)
+            jobs.append(pool.read_fixed(slot, out[start:end]))
+            start = end
+
+        def bring() -> None:
+            for job in jobs:
+                job()
+
+        return bring
 
     def write_fixed(self, slot: int, data: np.ndarray) -> None:
         """The inverse."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -10,6 +11,8 @@ import torch
 from ..pages import Saved
 from .gdn import settle
 from .state import GdnMemory, GpuState
+
+_movers = ThreadPoolExecutor(1, "save")
 
 
 def settle_state(state: GpuState) -> None:
@@ -23,11 +26,11 @@ def settle_state(state: GpuState) -> None:
 
 
 def save(state: GpuState) -> Saved:
-    """See `engine.plan.SharingExecutor.save`."""
+    """See `engine.plan.SharingExecutor.save`. A thread brings the recurrent state to main memory."""
     settle_state(state)
-    fixed = state.pool.read_fixed(state.slot)
-    pages = state.pages.holding(state.position)
-    return Saved(state.position, state.writes_from, fixed, pages)
+    fixed = np.empty(state.fixed_bytes, np.uint8)
+    ready = _movers.submit(state.pool.read_fixed(state.slot, fixed))
+    return Saved(state.position, state.writes_from, fixed, state.pages.holding(state.position), ready)
 
 
 def resume(state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> None:
@@ -36,7 +39,7 @@ def resume(state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> No
     assert len(ids) == saved.position
     state.reset()
     state.pages.share(saved.pages)
-    pool.write_fixed(state.slot, saved.fixed)
+    pool.write_fixed(state.slot, saved.content())
     read = torch.from_numpy(np.array(ids, np.int32))
     pool.write_tokens(state.slot, read)
     state.position = saved.position

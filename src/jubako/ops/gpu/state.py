@@ -19,8 +19,9 @@ To take tokens back is to say a smaller position: later columns overwrite what w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,7 @@ from ...errors import MachineError
 from ..pages import Pages, SequencePages
 from .carry import CARRY
 from .launch import COLUMNS
+from .mover import Mover
 
 if TYPE_CHECKING:
     from .peer_pool import CardsPool
@@ -150,6 +152,7 @@ class StatePool:
             for part in (layer.codes, layer.scales, layer.pooled)
         ]
         self.page_bytes = sum(part[0].nbytes for part in self._paged)
+        self._mover = Mover(device)
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
@@ -178,10 +181,13 @@ class StatePool:
         """Bytes of `fixed_parts`."""
         return sum(part.nbytes for part in self.fixed_parts(slot))
 
-    def read_fixed(self, slot: int) -> np.ndarray:
-        """`fixed_parts` of a slot, one after the other: uint8."""
-        parts = [part.reshape(-1).view(torch.uint8) for part in self.fixed_parts(slot)]
-        return torch.cat(parts).cpu().numpy()
+    def read_fixed(self, slot: int, out: np.ndarray) -> Callable[[], None]:
+        """Take `fixed_parts` of a slot as they are now, for `out` uint8 [fixed_bytes].
+
+        They get there, one after the other, by calling what this gives, one such call at a time, in any thread.
+        """
+        taken = torch.cat([part.reshape(-1).view(torch.uint8) for part in self.fixed_parts(slot)])
+        return partial(self._mover.bring, taken, self._mover.mark(), out)
 
     def write_fixed(self, slot: int, data: np.ndarray) -> None:
         """The inverse of `read_fixed`."""
