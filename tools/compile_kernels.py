@@ -34,7 +34,8 @@ from jubako.ops.gpu import target as targets
 from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.embed import decode
 from jubako.ops.gpu.experts import Experts, Routed, add_up, parts_of
-from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_combine, hyper_mix
+from jubako.ops.gpu.combine import hyper_combine
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
@@ -171,7 +172,8 @@ def properties(spelled: str) -> tuple[GPUTarget, targets.Target]:
     """The compiler's target and the engine's of "cuda:90" or "hip:gfx1100"."""
     backend, _, arch = spelled.partition(":")
     if backend == "cuda":
-        mine = targets.Target(targets.CUDA, int(arch) >= 90, int(arch) >= 80, 2 if arch in ("80", "90") else 1)
+        form = targets.TENSOR if int(arch) >= 80 else targets.CUDA
+        mine = targets.Target(form, int(arch) >= 90, int(arch) >= 80, 2 if arch in ("80", "90") else 1)
         return GPUTarget("cuda", int(arch), 32), mine
     return GPUTarget("hip", arch, 32), targets.Target(targets.form_of_gfx(arch), False, arch >= "gfx11", 1)
 

@@ -11,7 +11,8 @@ from gpu_weights import both, same_bits, slots
 
 from jubako import _cpu
 from jubako.ops.gpu.experts import Experts, Routed, experts, experts_combine
-from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_combine, hyper_mix, linear_mix
+from jubako.ops.gpu.combine import hyper_combine
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.route import argmax, route, route_experts
 
 HIDDEN, SIZE, COUNT, CHOSEN = 256, 64, 5, 3

@@ -90,21 +90,52 @@ def codes_of(x, FINE: tl.constexpr):
 @triton.jit
 def store_blocks(x, token, block, blocks, q, d, s, numbers, COUNT: tl.constexpr, FINE: tl.constexpr):
     """Write x float32 [COUNT, 32], blocks `block` on of a token, to a `Quantised` (see above) of `blocks` blocks."""
-    codes, scale = codes_of(x, FINE)
-    k = tl.arange(0, 32)
     at = block + tl.arange(0, COUNT)
-    place = (token * 4 + k[None, :] // 16) * blocks * 16 + at[:, None] * 16 + k[None, :] % 16
+    store_each(x, token + 0 * at, at, at >= 0, blocks, q, d, s, numbers, FINE, True)
+
+
+@triton.jit
+def store_each(x, token, block, live, blocks, q, d, s, numbers, FINE: tl.constexpr, PLAIN: tl.constexpr):
+    """Write x float32 [n, 32], row i as block [i] of token [i] where live [i]; PLAIN: the numbers themselves too."""
+    codes, scale = codes_of(x, FINE)
+    k = tl.arange(0, 32)[None, :]
+    place = ((token * 4)[:, None] + k // 16) * blocks * 16 + block[:, None] * 16 + k % 16
+    there = live[:, None]
     if FINE:
         high = (codes + 128) >> 8
-        tl.store(q + place, (codes - (high << 8)).to(tl.int8))
-        tl.store(q + place + blocks * 32, high.to(tl.int8))
+        tl.store(q + place, (codes - (high << 8)).to(tl.int8), mask=there)
+        tl.store(q + place + blocks * 32, high.to(tl.int8), mask=there)
     else:
-        tl.store(q + place, codes.to(tl.int8))
-    tl.store(d + token * blocks + at, scale)
-    sums = tl.sum(tl.reshape(codes, [COUNT, 2, 16]), axis=2)
-    half = tl.arange(0, 2)
-    tl.store(s + (token * 2 + half[None, :]) * blocks + at[:, None], sums)
-    tl.store(numbers + (token * blocks + at[:, None]) * 32 + k[None, :], x)
+        tl.store(q + place, codes.to(tl.int8), mask=there)
+    tl.store(d + token * blocks + block, scale, mask=live)
+    sums = tl.sum(tl.reshape(codes, [x.shape[0], 2, 16]), axis=2)
+    half = tl.arange(0, 2)[None, :]
+    tl.store(s + ((token * 2)[:, None] + half) * blocks + block[:, None], sums, mask=there)
+    if PLAIN:
+        tl.store(numbers + (token * blocks + block)[:, None] * 32 + k, x, mask=there)
+
+
+@triton.jit
+def stack(parts, SIZE: tl.constexpr):
+    """A tuple of 1, 2, 4 … vectors of SIZE as rows: float32 [n, SIZE]."""
+    COUNT: tl.constexpr = len(parts)
+    if COUNT == 1:
+        return tl.reshape(parts[0], [1, SIZE])
+    else:
+        return tl.trans(tl.reshape(joined(parts), [SIZE, COUNT]))
+
+
+@triton.jit
+def joined(parts):
+    """Tensors side by side in new last dimensions, in their order."""
+    HALF: tl.constexpr = len(parts) // 2
+    pairs = ()
+    for i in tl.static_range(HALF):
+        pairs = pairs + (tl.join(parts[i], parts[i + HALF]),)
+    if HALF == 1:
+        return pairs[0]
+    else:
+        return joined(pairs)
 
 
 @triton.jit

@@ -23,49 +23,65 @@ def words(base, place, ROWS: tl.constexpr):
 
 @triton.jit
 def fetch(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr):
-    """Everything of block 8·unit + j of `row` [1, rows, 1]: (first, second, twos, bits, sub, d), as it lies.
+    """`fetch_blocks` of `row` [1, rows, 1] as [8, rows, 4]."""
+    return fetch_blocks(base, rows, blocks, row, tl.arange(0, 8)[:, None, None], unit, TYPE, EVEN)
 
-    base: the matrix, a pointer to bytes; rows, blocks: its size; EVEN: no unit is partial.
+
+@triton.jit
+def fetch_blocks(base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """Everything of block 8·unit + j of `row`, as it lies: (first, second, twos, bits, sub, d).
+
+    base: the matrix, a pointer to bytes; rows, blocks: its size; row and j, which broadcast, are a lane's place; EVEN:
+    no unit is partial.
     """
-    block = unit * 8 + tl.arange(0, 8)[:, None, None]
-    there = block < blocks
-    lane = row * blocks + block
+    there = unit * 8 + j < blocks
+    lane = row * blocks + j
+    step = unit * 8  # apart from the lane, so that one address serves units whose number is known
     if not EVEN:
-        lane = tl.where(there, lane, row * blocks)
+        lane = tl.where(there, lane + step, row * blocks)
+        step = 0
     size = rows * blocks
     nothing = tl.zeros_like(lane)
     first, second, high, low, bit, sub, d = nothing, nothing, nothing, nothing, nothing, nothing, nothing
     if has_width(TYPE, 8):
-        first = tl.load(words(base, lane, 8))
-        second = tl.load(words(base, size + lane, 8))
+        first = tl.load(words(base, lane, 8) + step * 4)
+        second = tl.load(words(base + size * 16, lane, 8) + step * 4)
     if has_width(TYPE, 4):
-        first = tl.load(words(base, lane, 8))
+        first = tl.load(words(base, lane, 8) + step * 4)
     if has_width(TYPE, 2):
-        pointer = (base + size * bytes_before(TYPE, 2)).to(tl.pointer_type(tl.int32))
-        low = tl.load(pointer + lane * 2)
-        high = tl.load(pointer + lane * 2 + 1)
+        pointer = (base + size * bytes_before(TYPE, 2)).to(tl.pointer_type(tl.int32)) + lane * 2
+        low = tl.load(pointer + step * 2)
+        high = tl.load(pointer + (step * 2 + 1))
     if has_width(TYPE, 1):
-        pointer = (base + size * bytes_before(TYPE, 1)).to(tl.pointer_type(tl.int32))
-        bit = tl.load(pointer + lane)
+        pointer = (base + size * bytes_before(TYPE, 1)).to(tl.pointer_type(tl.int32)) + lane
+        bit = tl.load(pointer + step)
     scales = base + size * bytes_before(TYPE, 0)
-    if sub_bytes(TYPE) == 1:
-        sub = tl.load(scales.to(tl.pointer_type(tl.int8)) + lane).to(tl.int32)
-    if sub_bytes(TYPE) == 2:
-        sub = tl.load(scales.to(tl.pointer_type(tl.uint16)) + lane).to(tl.int32)
+    if sub_bytes(TYPE) > 0:
+        sub = narrow(scales, lane, step, sub_bytes(TYPE))
+        if sub_bytes(TYPE) == 1:
+            sub = _signed_byte(sub)
     if d_bytes(TYPE) > 0:
         every: tl.constexpr = blocks_per_d(TYPE)
-        at = lane
+        at, more = lane, step
         if every > 1:
             of_row = tl.cdiv(blocks, every)
-            at = row * of_row + (block if EVEN else tl.where(there, block, 0)) // every
-        scales += size * sub_bytes(TYPE)
-        if d_bytes(TYPE) == 1:
-            d = tl.load(scales.to(tl.pointer_type(tl.uint8)) + at).to(tl.int32)
-        elif d_bytes(TYPE) == 2:
-            d = tl.load(scales.to(tl.pointer_type(tl.uint16)) + at).to(tl.int32)
-        else:
-            d = tl.load(scales.to(tl.pointer_type(tl.int32)) + at)
+            at, more = row * of_row + tl.where(there, unit * 8 + j, 0) // every, 0
+        d = narrow(scales + size * sub_bytes(TYPE), at, more, d_bytes(TYPE))
     return first, second, low, high, bit, sub, d
+
+
+@triton.jit
+def narrow(base, at, more, BYTES: tl.constexpr):
+    """Number at + more of an array of unsigned numbers of 1, 2 or 4 bytes, as int32; more: a multiple of 4.
+
+    Read in words of four bytes, so that they can be copied without a register.
+    """
+    EACH: tl.constexpr = 4 // BYTES
+    word = tl.load(base.to(tl.pointer_type(tl.int32)) + at // EACH + more // EACH)
+    if BYTES == 4:
+        return word
+    else:
+        return (word >> (at % EACH * (8 * BYTES))) & ((1 << (8 * BYTES)) - 1)
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from .launch import COLUMNS
 from .linear import Input, divisor, prompt_of, store_rows
 from .mathfun import sigmoid, silu
 from .matrix import Matrix
-from .products import fetch_units, meet, nothing, tree
+from .products import fetch_units, lane_rows, meet, nothing, tree
 from .slots import Slots
 from .target import interpreted, release, target, wait
 
@@ -52,7 +52,7 @@ def hidden_tile(
 ):  # fmt: skip
     """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`."""
     number = tile * TILE + tl.arange(0, TILE)
-    row = tl.minimum(number, rows - 1)[None, :, None]
+    row = tl.minimum(tile * TILE + lane_rows(TILE), rows - 1)
     g = nothing(1, TILE, GATE)
     u = nothing(1, TILE, UP)
     for first in range(0, UNITS, STEP):
@@ -106,12 +106,13 @@ def gate_up_kernel(
 
 @triton.jit
 def output_tile(
-    down, scale, rows, blocks, number, x, use, parts,
+    down, scale, rows, blocks, top, x, use, parts,
     UNITS: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
     FORM: tl.constexpr,
 ):  # fmt: skip
-    """Rows `number` [ROWS] of one expert's output for one use, into parts [use]."""
-    row = tl.minimum(number, rows - 1)[None, :, None]
+    """ROWS rows from `top` on of one expert's output for one use, into parts [use]."""
+    number = top + tl.arange(0, ROWS)
+    row = tl.minimum(top + lane_rows(ROWS), rows - 1)
     raws = fetch_units(down, rows, blocks, row, 0, UNITS, TYPE, EVEN)
     y = tree(meet(nothing(1, ROWS, TYPE), raws, x, use, use, 0, UNITS, 1, TYPE, False, EVEN, FORM)[0], ROWS)
     if SCALED:
@@ -131,13 +132,14 @@ def down_kernel(
     """Program (tile, use): ROWS rows of the output of one use; those of the shared expert come first."""
     release(OVERLAP)
     wait(OVERLAP)
-    number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    top = tl.program_id(0) * ROWS
+    number = top + tl.arange(0, ROWS)
     tokens = tl.num_programs(1) - uses
     use = tl.program_id(1) - tokens
     if use < 0:
         x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, shared_valid)
         output_tile(
-            shared + shared_down_at, shared_scales + 2, hidden, shared_blocks, number, x, use + tokens + uses, parts,
+            shared + shared_down_at, shared_scales + 2, hidden, shared_blocks, top, x, use + tokens + uses, parts,
             SHARED_UNITS, ROWS, SHARED_DOWN, SHARED_EVEN, SHARED_SCALED, FORM,
         )  # fmt: skip
     else:
@@ -145,7 +147,7 @@ def down_kernel(
         slot = tl.load(slots + use)
         if slot >= 0:
             output_tile(
-                pool + slot.to(tl.int64) * slot_bytes + down_at, pool_scales + slot * 3 + 2, hidden, blocks, number,
+                pool + slot.to(tl.int64) * slot_bytes + down_at, pool_scales + slot * 3 + 2, hidden, blocks, top,
                 x, use, parts, UNITS, ROWS, DOWN, EVEN, SCALED, FORM,
             )  # fmt: skip
         else:
@@ -265,9 +267,7 @@ def experts(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) ->
     return add_up(parts, torch.empty(len(routed.ids), layer.routed.shape.hidden, device=parts.outputs.device))
 
 
-def experts_combine(
-    layer: Experts, x: Input, routed: Routed, streams: torch.Tensor, inject: torch.Tensor
-) -> None:
+def experts_combine(layer: Experts, x: Input, routed: Routed, streams: torch.Tensor, inject: torch.Tensor) -> None:
     """Add the experts' output to streams [T, S, H], in place, weighted by inject [T, S]."""
     add_up(parts_of(layer, x, routed), streams, inject)
 

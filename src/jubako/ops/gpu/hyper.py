@@ -13,15 +13,16 @@ import torch
 import triton
 import triton.language as tl
 
-from .activation import Quantised, room_for, store_blocks
-from .experts import Experts, Parts, Routed, add_up, parts_of, weighted_sum
-from .hyper_prompt import PromptParts, mix_prompt
+from .activation import Quantised, room_for, stack, store_each
+from .combine import Pending, Wide, prepared, product_into
+from .experts import Experts, Parts, Routed, add_up, parts_of
+from .hyper_prompt import mix_prompt
 from .integer import fma
+from .kinds import number_bytes
 from .launch import COLUMNS
-from .linear import Input, Shape, divisor, launch, linear
-from .mathfun import sigmoid, silu
+from .linear import Input, Shape, divisor, launch, linear, long, quantised
 from .matrix import Matrix
-from .products import fetch_units, meet, nothing, tree
+from .products import fetch_units, lane_rows, meet_groups, nothing, tree
 from .prompt import Halves
 from .target import interpreted, release, target, wait
 
@@ -43,122 +44,116 @@ class HyperMix:
 
 
 @triton.jit
-def square_kernel(
-    streams, gamma, q, d, s, numbers, squares, blocks, hidden, inject, output, weights, share,
-    STREAMS: tl.constexpr, COUNT: tl.constexpr, PENDING: tl.constexpr, CHOSEN: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Program (g, t): blocks COUNT·g on of token t's streams times gamma, quantised, and their sum of squares.
+def quick_sigmoid(x):
+    """1 / (1 + e^-x) within a few units in the last place; the CPU's bits are not asked for here."""
+    return 1.0 / (1.0 + tl.exp(0.0 - x))
 
-    PENDING: first a block's output, weighted by inject [T, S], is added to the streams in place: 1, output [T, H]; 2,
-    the weighted sum of experts' outputs.
-    """
-    release(OVERLAP)
-    first = tl.program_id(0) * COUNT
-    token = tl.program_id(1)
-    k = (first + tl.arange(0, COUNT))[:, None] * 32 + tl.arange(0, 32)[None, :]
-    weight = tl.load(gamma + k)
-    wait(OVERLAP)
-    at = streams + token * STREAMS * hidden + k
-    x = tl.load(at)
-    if PENDING > 0:
-        stream = first * 32 // hidden
-        h = k - stream * hidden
-        if PENDING == 1:
-            y = tl.load(output + token * hidden + h)
-        else:
-            y = weighted_sum(output, weights, share, token, tl.num_programs(1), hidden, h, CHOSEN, FORM)
-        x = fma(tl.load(inject + token * STREAMS + stream) + y * 0.0, y, x, FORM)
-        tl.store(at, x)
-    store_blocks(x * weight, token, first, blocks, q, d, s, numbers, COUNT, True)
-    tl.store(squares + token * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.sum(x * x, axis=1), axis=0))
+
+@triton.jit
+def low_values(
+    partial, inverse, token, tokens, rows, STREAMS: tl.constexpr, SPLITS: tl.constexpr, BLOCKS: tl.constexpr,
+    COLUMNS: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """The long product of COLUMNS tokens from `token` on, put together: float32 [COLUMNS·BLOCKS, 32]."""
+    n = tl.arange(0, COLUMNS * BLOCKS)[:, None]
+    r = n % BLOCKS * 32 + tl.arange(0, 32)[None, :]
+    at = partial + tl.minimum(token + n // BLOCKS, tokens - 1) * rows + r
+    low = tl.zeros([COLUMNS * BLOCKS, 32], tl.float32)
+    for stream in tl.static_range(STREAMS):
+        of_stream = tl.zeros([COLUMNS * BLOCKS, 32], tl.float32)
+        for i in tl.static_range(SPLITS // STREAMS):
+            part = stream * (SPLITS // STREAMS) + i
+            of_stream += tl.load(at + part * tokens * rows, mask=r < rows, other=0.0)
+        factor = inverse[stream] + tl.zeros_like(low)
+        for c in tl.static_range(1, COLUMNS):
+            factor = tl.where(n // BLOCKS == c, inverse[c * STREAMS + stream], factor)
+        low = fma(factor, of_stream, low, FORM)
+    return low
 
 
 @triton.jit
 def gate_kernel(
     streams, gamma, partial, squares, up, up_scale, low_q, low_d, low_s, low_x, low_blocks, low_valid,
-    q, d, s, numbers, blocks, inject, hidden, rank, rows, eps,
+    q, d, s, numbers, blocks, inject, hidden, rank, rows, tokens, eps,
     STREAMS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr, LOW_BLOCKS: tl.constexpr,
-    UNITS: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
+    COLUMNS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
     INJECT: tl.constexpr, FINE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, t): the mixed hidden values of TILE elements, quantised; program 0 writes inject.
+    """Program (tile, g): the mixed hidden values of 32 elements of COLUMNS tokens, quantised; tile 0 writes inject.
 
     partial [SPLITS, T, rows]: products of rank rows, and of the inject rows, each over a part of one stream.
-    low_…: a `Quantised` with a token for every program, for its own use.
+    low_…: a `Quantised` with COLUMNS tokens for every program, for its own use.
     """
     release(OVERLAP)
     tile = tl.program_id(0)
-    token = tl.program_id(1)
-    tokens = tl.num_programs(1)
-    h = tile * TILE + tl.arange(0, TILE)
+    token = tl.program_id(1) * COLUMNS
+    pair = tl.arange(0, 64)  # the same 32 elements of two streams
     raws = ()
-    for stream in tl.static_range(STREAMS):
-        row = (stream * hidden + h)[None, :, None]
+    gammas = ()
+    for g in tl.static_range(STREAMS // 2):
+        lane = lane_rows(64)
+        row = (2 * g + lane // 32) * hidden + tile * 32 + lane % 32
         raws = raws + (fetch_units(up, STREAMS * hidden, tl.cdiv(rank, 32), row, 0, UNITS, TYPE, EVEN),)
+        gammas = gammas + (tl.load(gamma + (2 * g + pair // 32) * hidden + tile * 32 + pair % 32),)
     wait(OVERLAP)
-    r = tl.arange(0, LOW_BLOCKS * 32)
     part = tl.arange(0, PLACES)
     inverse = ()
-    for stream in tl.static_range(STREAMS):
-        at = squares + (token * STREAMS + stream) * PARTS + part
-        mean = tl.sum(tl.load(at, mask=part < PARTS, other=0.0), axis=0) / hidden
-        inverse = inverse + (tl.div_rn(mean * 0.0 + 1.0, tl.sqrt_rn(mean + eps)),)
-    low = tl.zeros([LOW_BLOCKS * 32], tl.float32)
-    for stream in tl.static_range(STREAMS):
-        of_stream = tl.zeros([LOW_BLOCKS * 32], tl.float32)
-        for i in tl.static_range(SPLITS // STREAMS):
-            at = ((stream * (SPLITS // STREAMS) + i) * tokens + token) * rows
-            of_stream += tl.load(partial + at + r, mask=r < rows, other=0.0)
-        low = fma(inverse[stream] + low * 0.0, of_stream, low, FORM)
+    values = ()
+    for c in tl.static_range(COLUMNS):
+        row = tl.minimum(token + c, tokens - 1) * STREAMS
+        for g in tl.static_range(STREAMS // 2):
+            values = values + (tl.load(streams + (row + 2 * g + pair // 32) * hidden + tile * 32 + pair % 32),)
+        for stream in tl.static_range(STREAMS):
+            mean = tl.sum(tl.load(squares + (row + stream) * PARTS + part, mask=part < PARTS, other=0.0), axis=0)
+            inverse = inverse + (tl.rsqrt(mean / hidden + eps),)
+    low = low_values(partial, inverse, token, tokens, rows, STREAMS, SPLITS, LOW_BLOCKS, COLUMNS, FORM)
+    n = tl.arange(0, COLUMNS * LOW_BLOCKS)
+    place = n % LOW_BLOCKS
+    r = place[:, None] * 32 + tl.arange(0, 32)[None, :]
+    owner = token + n // LOW_BLOCKS
+    gate = quick_sigmoid(low * (1.0 / STREAMS))
     if INJECT:
         if tile == 0:
-            weight = 2.0 * sigmoid(low * (1.0 / STREAMS), FORM)
-            tl.store(inject + token * STREAMS + r - rank, weight, mask=(r >= rank) & (r < rank + STREAMS))
-    low = tl.where(r < rank, silu(low * (1.0 / STREAMS), FORM), 0.0)
-    mine = token * tl.num_programs(0) + tile
-    store_blocks(tl.reshape(low, [LOW_BLOCKS, 32]), mine, 0, low_blocks, low_q, low_d, low_s, low_x, LOW_BLOCKS, True)
+            asked = (r >= rank) & (r < rank + STREAMS) & (owner < tokens)[:, None]
+            tl.store(inject + owner[:, None] * STREAMS + r - rank, 2.0 * gate, mask=asked)
+    low = tl.where(r < rank, low * (1.0 / STREAMS) * gate, 0.0)
+    mine = (tl.program_id(1) * tl.num_programs(0) + tile) * COLUMNS
+    store_each(
+        low, mine + n // LOW_BLOCKS, place, place >= 0, low_blocks, low_q, low_d, low_s, low_x, True,
+        number_bytes(TYPE) > 0,
+    )  # fmt: skip
     tl.debug_barrier()
     x = (low_q, low_d, low_s, low_x, low_blocks, low_valid)
-    total = tl.zeros([TILE], tl.float32)
-    for stream in tl.static_range(STREAMS):
-        y = tree(
-            meet(nothing(1, TILE, TYPE), raws[stream], x, mine, mine, 0, UNITS, 1, TYPE, True, EVEN, FORM)[0], TILE
-        )
-        if SCALED:
-            y *= tl.load(up_scale)
-        value = tl.load(streams + (token * STREAMS + stream) * hidden + h)
-        normed = value * inverse[stream] * tl.load(gamma + stream * hidden + h)
-        total = fma(sigmoid(y, FORM), normed, total, FORM)
-    COUNT: tl.constexpr = TILE // 32
-    done = tl.reshape(total * (1.0 / STREAMS), [COUNT, 32])
-    if FINE:
-        store_blocks(done, token, tile * COUNT, blocks, q, d, s, numbers, COUNT, True)
-    else:
-        store_blocks(done, token, tile * COUNT, blocks, q, d, s, numbers, COUNT, False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pending:
-    """A block's output that the streams still lack: [T, H] or experts' parts, and how strongly each stream takes it."""
-
-    inject: torch.Tensor
-    output: torch.Tensor | Parts | PromptParts
+    PAIRS: tl.constexpr = STREAMS // 2
+    sums = nothing(COLUMNS * PAIRS, 64, TYPE)
+    sums = meet_groups(sums, raws, x, mine, mine + COLUMNS - 1, 0, UNITS, COLUMNS, PAIRS, TYPE, True, EVEN, FORM)
+    mixed = ()
+    for c in tl.static_range(COLUMNS):
+        total = tl.zeros([64], tl.float32)
+        for g in tl.static_range(PAIRS):
+            y = tree(sums[c * PAIRS + g], 64)
+            if SCALED:
+                y *= tl.load(up_scale)
+            scale = tl.where(pair < 32, inverse[c * STREAMS + 2 * g], inverse[c * STREAMS + 2 * g + 1])
+            total += quick_sigmoid(y) * (values[c * PAIRS + g] * scale * gammas[g])
+        mixed = mixed + (total,)
+    sum_of_pairs = tl.sum(tl.reshape(stack(mixed, 64), [COLUMNS, 2, 32]), axis=1) * (1.0 / STREAMS)
+    c = tl.arange(0, COLUMNS)
+    store_each(sum_of_pairs, token + c, tile + 0 * c, token + c < tokens, blocks, q, d, s, numbers, FINE, True)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """units: how many units of the long rows a program takes (they must divide a stream), and rows; then the hidden
-    elements of a program of the second product."""
+    """The long product: units of a program (they must divide a stream), and its rows. warps: of a gate's program."""
 
     units: int = 2
     rows: int = 8
-    tile: int = 32
+    warps: int = 8
 
 
-def usual_cut(hidden: int) -> Cut:
+def usual_cut() -> Cut:
     """The interpreter likes few large programs."""
-    return Cut(rows=64, tile=divisor(hidden // 32, 8) * 32) if interpreted() else Cut()
+    return Cut(rows=64) if interpreted() else Cut()
 
 
 def hyper_mix(
@@ -168,58 +163,43 @@ def hyper_mix(
 
     pending is added to the streams first, in place.
     """
+    if streams.shape[0] <= COLUMNS:
+        return mix_step(streams, mix, prepared(streams, mix.norm, pending), fine, cut)
+    of_mix = (mix.norm, mix.down, mix.up, mix.inject)
+    if pending is None:
+        return mix_prompt(streams, of_mix, mix.eps)
+    if isinstance(pending.output, Parts):  # of a card without tensor cores
+        add_up(pending.output, streams, pending.inject)
+        return mix_prompt(streams, of_mix, mix.eps)
+    return mix_prompt(streams, of_mix, mix.eps, pending.inject, pending.output)
+
+
+def mix_step(
+    streams: torch.Tensor, mix: HyperMix, wide: Wide, fine: bool, cut: Cut | None = None
+) -> tuple[Quantised, torch.Tensor | None]:
+    """`hyper_mix` of up to 16 tokens, of streams as they are."""
     tokens, count, hidden = streams.shape
-    if tokens > COLUMNS:
-        of_mix = (mix.norm, mix.down, mix.up, mix.inject)
-        if pending is None:
-            return mix_prompt(streams, of_mix, mix.eps)
-        if isinstance(pending.output, Parts):  # of a card without tensor cores
-            add_up(pending.output, streams, pending.inject)
-            return mix_prompt(streams, of_mix, mix.eps)
-        return mix_prompt(streams, of_mix, mix.eps, pending.inject, pending.output)
-    cut = cut or usual_cut(hidden)
-    device, to, rank = streams.device, target(streams.device), mix.down.rows
+    cut = cut or usual_cut()
+    device, to, rank, squares = streams.device, target(streams.device), mix.down.rows, wide.squares
     assert hidden % 256 == 0, f"hidden size {hidden} is not a multiple of 256"
-    wide, squares = prepared(streams, mix, pending)
-    partial, splits = long_product(mix, wide, cut)
+    assert count % 2 == 0, f"{count} streams are not pairs"
+    partial, splits = long_product(mix, wide.streams, cut)
     mixed = room_for(tokens, hidden, fine, device)
     inject = torch.empty(tokens, count, device=device) if mix.inject is not None else None
-    tiles, parts = hidden // cut.tile, squares.shape[1] // count
-    low = room_for(tokens * tiles, rank, True, device)
-    gate_kernel[(tiles, tokens)](
+    tiles, parts, columns = hidden // 32, squares.shape[1] // count, min(triton.next_power_of_2(tokens), 4)
+    groups = -(-tokens // columns)
+    low = room_for(groups * tiles * columns, rank, True, device)
+    gate_kernel[(tiles, groups)](
         streams, mix.norm, partial, squares, mix.up.data, mix.up.scale if mix.up.scale is not None else mix.up.data,
         low.q, low.d, low.s, low.x, low.blocks, low.valid, mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks,
-        inject if inject is not None else mixed.d, hidden, rank, partial.shape[2], mix.eps,
+        inject if inject is not None else mixed.d, hidden, rank, partial.stride(1), tokens, mix.eps,
         STREAMS=count, SPLITS=splits, PARTS=parts, PLACES=triton.next_power_of_2(parts),
-        LOW_BLOCKS=triton.next_power_of_2(-(-partial.shape[2] // 32)), UNITS=-(-mix.up.blocks // 8), TILE=cut.tile,
+        LOW_BLOCKS=triton.next_power_of_2(-(-partial.shape[2] // 32)), COLUMNS=columns, UNITS=-(-mix.up.blocks // 8),
         TYPE=mix.up.type.id, EVEN=mix.up.blocks % 8 == 0, SCALED=mix.up.scale is not None,
-        INJECT=inject is not None, FINE=fine, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.tile // 4,
+        INJECT=inject is not None, FINE=fine, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.warps,
         **to.options,
     )  # fmt: skip
     return mixed, inject
-
-
-def prepared(streams: torch.Tensor, mix: HyperMix, pending: Pending | None) -> tuple[Quantised, torch.Tensor]:
-    """The streams times gamma, finely quantised, and sums of squares [T, S·parts]; `pending` is added before."""
-    tokens, count, hidden = streams.shape
-    device, to = streams.device, target(streams.device)
-    wide = room_for(tokens, count * hidden, True, device)
-    squares = torch.empty(tokens, count * hidden // 256, device=device)
-    inject = output = weights = share = squares
-    kind, chosen = 0, 1
-    if pending is not None:
-        inject = pending.inject
-        if isinstance(pending.output, Parts):
-            kind, chosen = 2, pending.output.routed.ids.shape[1]
-            output, weights, share = pending.output.outputs, pending.output.routed.weights, pending.output.routed.share
-        else:
-            kind, output = 1, pending.output
-    square_kernel[(squares.shape[1], tokens)](
-        streams, mix.norm, wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, hidden, inject, output, weights, share,
-        STREAMS=count, COUNT=8, PENDING=kind, CHOSEN=chosen, FORM=to.form, OVERLAP=to.overlap, num_warps=2,
-        **to.options,
-    )  # fmt: skip
-    return wide, squares
 
 
 def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor, int]:
@@ -227,10 +207,11 @@ def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor
     units = mix.hidden // 256
     splits = mix.streams * (units // divisor(units, cut.units))
     matrices = (mix.down,) if mix.inject is None else (mix.down, mix.inject)
-    partial = torch.empty(splits, wide.tokens, sum(m.rows for m in matrices), device=wide.d.device)
+    rows = sum(m.rows for m in matrices)
+    partial = torch.empty(splits, wide.tokens, -(-rows // 32) * 32, device=wide.d.device)[:, :, :rows]
     each = -(-mix.down.blocks // 8) // splits
-    several = wide.tokens > 1 and not interpreted()
-    shape = Shape(cut.rows, 1, 2, 2 if wide.tokens == 2 else 4) if several else Shape(cut.rows, divisor(each, 5))
+    columns = min(triton.next_power_of_2(wide.tokens), 4)
+    shape = Shape(cut.rows, divisor(each, 5), 1 if columns == 1 or interpreted() else 2, columns)
     launch(matrices, wide, partial, splits, shape=shape)
     return partial, splits
 
@@ -244,7 +225,9 @@ def linear_mix(
     fine: bool = True,
 ) -> tuple[Quantised | Halves, torch.Tensor | None]:
     """Add y [T, K] times weight to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
-    return hyper_mix(streams, mix, fine, Pending(inject, linear(weight, y)))
+    if long(y):
+        return hyper_mix(streams, mix, fine, Pending(inject, linear(weight, y)))
+    return mix_step(streams, mix, product_into(weight, quantised(y), streams, inject, mix.norm), fine)
 
 
 def experts_mix(
@@ -258,27 +241,3 @@ def experts_mix(
 ) -> tuple[Quantised | Halves, torch.Tensor | None]:
     """Add the experts' output to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
     return hyper_mix(streams, mix, fine, Pending(inject, parts_of(layer, x, routed)))
-
-
-@triton.jit
-def combine_kernel(
-    streams, inject, out, hidden, PIECE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Program (piece, s, t): streams[t, s] += inject[t, s]·out[t]."""
-    release(OVERLAP)
-    wait(OVERLAP)
-    h = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
-    row = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
-    at = streams + row.to(tl.int64) * hidden + h
-    y = tl.load(out + tl.program_id(2).to(tl.int64) * hidden + h, mask=h < hidden, other=0.0)
-    x = tl.load(at, mask=h < hidden, other=0.0)
-    tl.store(at, fma(tl.load(inject + row) + y * 0.0, y, x, FORM), mask=h < hidden)
-
-
-def hyper_combine(streams: torch.Tensor, inject: torch.Tensor, out: torch.Tensor) -> None:
-    """Add a block's output [T, H] to streams [T, S, H], in place, weighted by inject [T, S]."""
-    tokens, count, hidden = streams.shape
-    to = target(streams.device)
-    combine_kernel[(-(-hidden // 1024), count, tokens)](
-        streams, inject, out, hidden, PIECE=1024, FORM=to.form, OVERLAP=to.overlap, num_warps=4, **to.options
-    )

@@ -10,7 +10,7 @@ import triton.language as tl
 @triton.jit
 def dot4(a, b, c, FORM: tl.constexpr):
     """c + Σ of the four products of the signed bytes of a and b."""
-    if FORM == 1:
+    if FORM == 1 or FORM == 4:
         return tl.inline_asm_elementwise(
             "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
         )
@@ -30,6 +30,31 @@ def dot4(a, b, c, FORM: tl.constexpr):
     else:
         low = ((a << 24) >> 24) * ((b << 24) >> 24) + ((a << 16) >> 24) * ((b << 16) >> 24)
         return c + low + ((a << 8) >> 24) * ((b << 8) >> 24) + (a >> 24) * (b >> 24)
+
+
+@triton.constexpr_function
+def dots_asm() -> str:
+    """Two products of 16 × 32 and 32 × 8 bytes, added to the sums: operands are those of `tensor_dots`."""
+    product = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
+    return (
+        "{.reg .b32 c<4>;"
+        f"{product} {{c0, c1, c2, c3}}, {{$4, $8, $5, $9}}, {{$12, $13}}, {{$16, $17, $18, $19}};"
+        f"{product} {{$0, $1, $2, $3}}, {{$6, $10, $7, $11}}, {{$14, $15}}, {{c0, c1, c2, c3}};}}"
+    )
+
+
+@triton.jit
+def tensor_dots(a, b, x, c):
+    """c + products of sixteen weights, by tensor cores; all int32 [4 blocks, rows, 4] with four words a thread.
+
+    A warp's lanes are eight rows, four blocks of each (that is what the instruction's operands look like): its sixteen
+    rows are those of a and b, a thread's k its own block's sixteen bytes. x is zero but where the block is half the
+    row's number in the warp: there, low bytes of a column's block where the row is even, high ones where it is odd.
+    So the sums of a thread are of its own block: low and high for a, low and high for b.
+    """
+    return tl.inline_asm_elementwise(
+        dots_asm(), "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r", [a, b, x, c], dtype=tl.int32, is_pure=True, pack=4
+    )
 
 
 @triton.constexpr_function
@@ -61,7 +86,7 @@ def table_byte(code, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: t
 @triton.jit
 def look_up(codes, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr, FORM: tl.constexpr):
     """The bytes of a table of 16 for the eight nibbles of `codes`: those of its low half, those of its high half."""
-    if FORM == 1:
+    if FORM == 1 or FORM == 4:
         return tl.inline_asm_elementwise(
             look_up_asm(T0, T1, T2, T3), "=r,=r,r", [codes], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
         )

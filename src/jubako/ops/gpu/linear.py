@@ -13,9 +13,10 @@ import triton.language as tl
 from . import prompt
 from .activation import Quantised, quantize
 from .integer import fma
+from .kinds import plain_type
 from .launch import COLUMNS
 from .matrix import Matrix, Projections
-from .products import fetch_units, meet_groups, nothing, tree
+from .products import fetch_units, lane_rows, meet_groups, nothing, tree
 from .target import interpreted, release, target, wait
 
 Input = torch.Tensor | Quantised | prompt.Halves  # [T, K]
@@ -39,48 +40,55 @@ def fetch_groups(
     base, rows, blocks, number, first,
     COUNT: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """COUNT units of GROUPS groups of ROWS rows from `number` [ROWS] on."""
+    """COUNT units of GROUPS groups of ROWS rows from `number` on."""
     raws = ()
     for g in tl.static_range(GROUPS):
-        row = tl.minimum(number + g * ROWS, rows - 1)[None, :, None]
+        row = tl.minimum(number + g * ROWS + lane_rows(ROWS), rows - 1)
         raws = raws + (fetch_units(base, rows, blocks, row, first, COUNT, TYPE, EVEN),)
     return raws
 
 
 @triton.jit
-def row_tile(
-    base, row_scale, rows, blocks, tile, x, token, tokens, out, out_stride, inject, first,
-    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+def tile_sums(
+    base, rows, blocks, top, x, token, tokens, first,
+    UNITS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+    COLUMNS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS·ROWS rows of one matrix times COLUMNS columns over UNITS units from `first` on, STEP of them at a time."""
-    number = tile * ROWS * GROUPS + tl.arange(0, ROWS)
+    """Partial sums of GROUPS·ROWS rows from `top` on over UNITS units from `first` on, STEP of them at a time.
+
+    Waits for earlier kernels once its first weights are on their way.
+    """
     sums = nothing(COLUMNS * GROUPS, ROWS, TYPE)
-    if COLUMNS > 1:  # units are few at a time: fetch the next while these meet the columns
-        raws = fetch_groups(base, rows, blocks, number, first, STEP, ROWS, GROUPS, TYPE, EVEN)
-        wait(OVERLAP)
-        last = first + UNITS - STEP
-        for u in range(first, first + UNITS, STEP):
-            ahead = tl.minimum(u + STEP, last)
-            after = fetch_groups(base, rows, blocks, number, ahead, STEP, ROWS, GROUPS, TYPE, EVEN)
-            sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
-            raws = after
-    elif UNITS == STEP:
-        raws = fetch_groups(base, rows, blocks, number, first, STEP, ROWS, GROUPS, TYPE, EVEN)
+    if UNITS == STEP:
+        raws = fetch_groups(base, rows, blocks, top, first, STEP, ROWS, GROUPS, TYPE, EVEN)
         wait(OVERLAP)
         sums = meet_groups(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     else:
-        for u in range(first, first + UNITS, STEP):
-            raws = fetch_groups(base, rows, blocks, number, u, STEP, ROWS, GROUPS, TYPE, EVEN)
-            wait(
-                OVERLAP
-            )  # in the loop, as a second copy of the body costs minutes of compiling; later ones pass at once
+        wait(OVERLAP)
+        for u in tl.range(first, first + UNITS, STEP, num_stages=STAGES):
+            raws = fetch_groups(base, rows, blocks, top, u, STEP, ROWS, GROUPS, TYPE, EVEN)
             sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
+    return sums
+
+
+@triton.jit
+def row_tile(
+    base, row_scale, rows, blocks, tile, x, token, tokens, out, out_stride, inject, first,
+    UNITS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+    COLUMNS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
+    STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """GROUPS·ROWS rows of one matrix times COLUMNS columns, as `tile_sums` reads them, into out."""
+    top = tile * ROWS * GROUPS
+    sums = tile_sums(
+        base, rows, blocks, top, x, token, tokens, first, UNITS, STEP, STAGES, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN,
+        FORM, OVERLAP,
+    )  # fmt: skip
     for c in tl.static_range(COLUMNS):
         for g in tl.static_range(GROUPS):
             y = tree(sums[c * GROUPS + g], ROWS)
-            mine = number + g * ROWS
+            mine = top + g * ROWS + tl.arange(0, ROWS)
             if SCALED:
                 y *= tl.load(row_scale + tl.minimum(mine, rows - 1))
             store_rows(y, mine, rows, token + c, out, out_stride, inject, token + c < tokens, STREAMS, FORM)
@@ -90,7 +98,8 @@ def row_tile(
 def linear_kernel(
     first_base, first_scale, first_rows, second_base, second_scale, second_rows, second_tiles, blocks,
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, inject,
-    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     TYPE: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -107,34 +116,37 @@ def linear_kernel(
     if SECOND < 0:
         row_tile(
             first_base, first_scale, first_rows, blocks, tile, x, token, tokens, out, out_stride, inject,
-            split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
+            split * UNITS, UNITS, STEP, STAGES, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
         )  # fmt: skip
     elif tile >= second_tiles:
         row_tile(
             first_base, first_scale, first_rows, blocks, tile - second_tiles, x, token, tokens, out, out_stride,
-            inject, split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
+            inject, split * UNITS, UNITS, STEP, STAGES, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
             OVERLAP,
         )  # fmt: skip
     else:
         row_tile(
             second_base, second_scale, second_rows, blocks, tile, x, token, tokens, out + first_rows, out_stride,
-            inject, split * UNITS, UNITS, SECOND_STEP, ROWS, 1, COLUMNS, SECOND, FINE, EVEN, SCALED, STREAMS, FORM,
+            inject, split * UNITS, UNITS, SECOND_STEP, STAGES, ROWS, 1, COLUMNS, SECOND, FINE, EVEN, SCALED, STREAMS, FORM,
             OVERLAP,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a product is cut: rows of a group (four a warp), units fetched together, groups and columns of a program."""
+    """How a product is cut: rows of a group, units fetched together, groups and columns of a program, rows of a group
+    that a warp has (four or eight: halves of units by two warps or one), steps on their way at once."""
 
     rows: int
     step: int
     groups: int = 1
     columns: int = 1
+    each: int = 4
+    stages: int = 1
 
     @property
     def warps(self) -> int:
-        return self.rows // 4
+        return self.rows // self.each
 
 
 def divisor(units: int, most: int) -> int:
@@ -142,17 +154,16 @@ def divisor(units: int, most: int) -> int:
     return max(n for n in range(1, min(units, most) + 1) if units % n == 0)
 
 
-def shape_of(rows: int, units: int, tokens: int) -> Shape:
-    """Few rows are read once for each column, from the cache: that keeps all multiprocessors busy.
-
-    Many rows meet several columns while they are in registers.
-    """
-    columns = 1 if tokens == 1 else 2
+def shape_of(matrix: Matrix, units: int, tokens: int) -> Shape:
+    """Up to four columns meet the weights while they are in registers, two groups of eight rows a warp."""
+    columns = min(triton.next_power_of_2(tokens), 4)
     if interpreted():
-        return Shape(min(1024, triton.next_power_of_2(rows)), 1, 1, columns)
-    if columns == 1 or rows < 8192:
-        return Shape(8 if columns == 1 else 4, divisor(units, 12))
-    return Shape(8, 1, 4, columns)
+        return Shape(min(1024, triton.next_power_of_2(matrix.rows)), 1, 1, columns)
+    if columns == 1:
+        return Shape(8, divisor(units, 12))
+    if plain_type(matrix.type.id):
+        return Shape(8, divisor(units, 2), 1, columns)
+    return Shape(8, divisor(units, 2), 2, columns)
 
 
 def launch(
@@ -169,7 +180,7 @@ def launch(
     """
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
     units = -(-first.blocks // 8) // splits
-    shape = shape or shape_of(first.rows, units, x.tokens)
+    shape = shape or shape_of(first, units, x.tokens)
     second_tiles = -(-second.rows // shape.rows) if len(matrices) > 1 else 0
     all_tiles = second_tiles - (-first.rows // (shape.rows * shape.groups))
     to = target(out.device)
@@ -179,7 +190,7 @@ def launch(
         second.data, scale_of(second) if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
         out if inject is None else inject,
-        UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups, COLUMNS=shape.columns, TYPE=first.type.id,
+        UNITS=units, STEP=shape.step, STAGES=shape.stages, ROWS=shape.rows, GROUPS=shape.groups, COLUMNS=shape.columns, TYPE=first.type.id,
         SECOND=second.type.id if len(matrices) > 1 else -1,
         SECOND_STEP=divisor(units, 2 if shape.columns == 1 else 1), FINE=x.fine,
         EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,

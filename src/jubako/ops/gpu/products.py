@@ -1,7 +1,8 @@
 """Rows times columns, in the order that csrc/linear.h writes down: the same bits as the CPU's, whatever the launch.
 
-Lane (j, row) of a tensor [8, rows, …] adds up blocks j, j + 8, …: P_j. The tree over j comes last. Products of plain
-numbers alone have an order of their own, the same for all widths, with four sums a lane.
+Lanes are [4, 2·rows]: number (j mod 4, ⌊j / 4⌋·rows + row) adds up blocks j, j + 8, …: P_j. The tree over j comes last.
+Eight rows and four blocks of each are a warp, as tensor cores want them. Products of plain numbers alone have an order
+of their own, the same for all widths, with four sums a lane.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -10,72 +11,133 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import factors, fetch, unpack, words
-from .integer import dot4, fma
+from .blocks import factors, fetch_blocks, unpack, words
+from .integer import dot4, fma, tensor_dots
 from .kinds import bias_of, is_, minimum_of, number_bytes, scales_of, wants_sums
 
 
 @triton.jit
-def column(x, token, unit, still, FINE: tl.constexpr, SUMS: tl.constexpr, EVEN: tl.constexpr):
+def lane_rows(ROWS: tl.constexpr):
+    """Which of ROWS rows each lane has: int32 [1, 2·ROWS, 1]."""
+    return (tl.arange(0, 2 * ROWS) % ROWS)[None, :, None]
+
+
+@triton.jit
+def lane_blocks(LANES: tl.constexpr):
+    """Which block of a unit each of 4 × LANES lanes has: int32 [4, 2·rows, 1]."""
+    upper = tl.arange(0, LANES) // (LANES // 2)
+    return upper[None, :, None] * 4 + tl.arange(0, 4)[:, None, None]
+
+
+@triton.jit
+def column(
+    x, token, unit, LANES: tl.constexpr, FINE: tl.constexpr, SUMS: tl.constexpr, EVEN: tl.constexpr, FORM: tl.constexpr
+):
     """A unit of a quantised column: (low 0-15, low 16-31, high 0-15, high 16-31, d, Σ first, Σ second).
 
-    still: zeros [8, rows, 1], so that every lane loads its own.
+    For tensor cores low and high come together, as `tensor_dots` has it, in the first two.
     """
     q, d, s, numbers, blocks, valid = x
-    block = still + (unit * 8 + tl.arange(0, 8)[:, None, None])
-    lane = token * 4 * blocks + block
-    a = tl.load(words(q, lane, 8))
-    b = tl.load(words(q, lane + blocks, 8))
-    c, e = a, b
-    if FINE:
-        c = tl.load(words(q, lane + 2 * blocks, 8))
-        e = tl.load(words(q, lane + 3 * blocks, 8))
-    if EVEN:
-        scale = tl.load(d + token * blocks + block)
+    j = lane_blocks(LANES)
+    step = unit * 8  # apart from the lane, so that one address serves units whose number is known
+    lane = token * 4 * blocks + j
+    if FORM == 4:
+        place = tl.arange(0, LANES)[None, :, None] % 8
+        live = (place // 2) == tl.arange(0, 4)[:, None, None]
+        if FINE:
+            lane += (place % 2) * 2 * blocks
+        else:
+            live &= place % 2 == 0
+        a = tl.load(words(q, lane, 8) + step * 4, mask=live, other=0)
+        b = tl.load(words(q + blocks * 16, lane, 8) + step * 4, mask=live, other=0)
+        c, e = a, b
     else:
-        scale = tl.load(d + token * blocks + block, mask=block < valid, other=0.0)
-    first, second = still, still
+        a = tl.load(words(q, lane, 8) + step * 4)
+        b = tl.load(words(q + blocks * 16, lane, 8) + step * 4)
+        c, e = a, b
+        if FINE:
+            c = tl.load(words(q + blocks * 32, lane, 8) + step * 4)
+            e = tl.load(words(q + blocks * 48, lane, 8) + step * 4)
+    if EVEN:
+        scale = tl.load(d + (token * blocks + j) + step)
+    else:
+        scale = tl.load(d + (token * blocks + j) + step, mask=step + j < valid, other=0.0)
+    first, second = j, j
     if SUMS:
-        first = tl.load(s + token * 2 * blocks + block)
-        second = tl.load(s + (token * 2 + 1) * blocks + block)
+        first = tl.load(s + (token * 2 * blocks + j) + step)
+        second = tl.load(s + ((token * 2 + 1) * blocks + j) + step)
     return a, b, c, e, scale, first, second
 
 
 @triton.jit
-def pair_dot(w, low, high, FINE: tl.constexpr, FORM: tl.constexpr):
-    """Σ code·q of sixteen weights: int32 [8, rows, 1]."""
+def words_dot(w, low, high, acc, FINE: tl.constexpr, FORM: tl.constexpr):
+    """acc and Σ code·q of four words, lane by lane."""
+    acc = dot4(w, low, acc, FORM)
+    if FINE:
+        acc += dot4(w, high, tl.zeros_like(w), FORM) * 256
+    return acc
+
+
+@triton.jit
+def own_dot(c, GROUP: tl.constexpr):
+    """Of the sums of `tensor_dots`, a lane's for the first or the second group of rows: int32 [4, 2·rows, 1]."""
+    i = tl.arange(0, 4)[None, None, :]
+    weight = tl.where(i == 2 * GROUP, 1, tl.where(i == 2 * GROUP + 1, 256, 0))
+    return tl.sum(c * weight, axis=2, keep_dims=True)
+
+
+@triton.jit
+def pair_dots(w, v, low, high, FINE: tl.constexpr, FORM: tl.constexpr):
+    """Σ code·q of sixteen weights of two groups of rows: int32 [4, 2·rows, 1] each."""
     zero = tl.zeros_like(w)
-    acc = tl.sum(dot4(w, low, zero, FORM), axis=2, keep_dims=True)
-    if FINE:
-        acc += tl.sum(dot4(w, high, zero, FORM), axis=2, keep_dims=True) * 256
-    return acc
+    if FORM == 4:
+        c = tensor_dots(w, v, low, zero)
+        return own_dot(c, 0), own_dot(c, 1)
+    else:
+        first = tl.sum(words_dot(w, low, high, zero, FINE, FORM), axis=2, keep_dims=True)
+        second = tl.sum(words_dot(v, low, high, zero, FINE, FORM), axis=2, keep_dims=True)
+        return first, second
 
 
 @triton.jit
-def block_dot(w0, w1, x, FINE: tl.constexpr, FORM: tl.constexpr):
-    """Σ code·q of thirty-two weights: int32 [8, rows, 1]."""
-    a, b, c, e, scale, first, second = x
-    zero = tl.zeros_like(w0)
-    acc = tl.sum(dot4(w1, b, dot4(w0, a, zero, FORM), FORM), axis=2, keep_dims=True)
-    if FINE:
-        acc += tl.sum(dot4(w1, e, dot4(w0, c, zero, FORM), FORM), axis=2, keep_dims=True) * 256
-    return acc
+def block_dots(w, v, x, FINE: tl.constexpr, FORM: tl.constexpr):
+    """Σ code·q of thirty-two weights of two groups of rows: int32 [4, 2·rows, 1] each."""
+    a, b, c, e, scale, s0, s1 = x
+    zero = tl.zeros_like(w[0])
+    if FORM == 4:
+        sums = tensor_dots(w[1], v[1], b, tensor_dots(w[0], v[0], a, zero))
+        return own_dot(sums, 0), own_dot(sums, 1)
+    else:
+        first = words_dot(w[1], b, e, words_dot(w[0], a, c, zero, FINE, FORM), FINE, FORM)
+        second = words_dot(v[1], b, e, words_dot(v[0], a, c, zero, FINE, FORM), FINE, FORM)
+        return tl.sum(first, axis=2, keep_dims=True), tl.sum(second, axis=2, keep_dims=True)
 
 
 @triton.jit
-def step(p, w0, w1, scale, x, TYPE: tl.constexpr, FINE: tl.constexpr, FORM: tl.constexpr):
-    """P_j after one more unit: float32 [8, rows, 1]."""
+def dots_of(w, v, x, TYPE: tl.constexpr, FINE: tl.constexpr, FORM: tl.constexpr):
+    """What `step` wants of two groups of rows, a pair each: Σ code·q of the block or of its halves."""
+    if scales_of(TYPE) == 0:
+        first, second = block_dots(w, v, x, FINE, FORM)
+        return (first, first), (second, second)
+    else:
+        first0, second0 = pair_dots(w[0], v[0], x[0], x[2], FINE, FORM)
+        first1, second1 = pair_dots(w[1], v[1], x[1], x[3], FINE, FORM)
+        return (first0, first1), (second0, second1)
+
+
+@triton.jit
+def step(p, dots, scale, x, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """P_j after one more unit: float32 [4, 2·rows, 1]."""
     factor, s0, s1, offset, m0, m1 = scale
     dx, sum0, sum1 = x[4], x[5], x[6]
     bias: tl.constexpr = bias_of(TYPE)
     if scales_of(TYPE) == 0:
-        dot = block_dot(w0, w1, x, FINE, FORM)
+        dot = dots[0]
         if bias != 0:
             dot -= bias * (sum0 + sum1)
         p = fma(dot.to(tl.float32), factor * dx, p, FORM)
     else:
-        dot0 = pair_dot(w0, x[0], x[2], FINE, FORM)
-        dot1 = pair_dot(w1, x[1], x[3], FINE, FORM)
+        dot0, dot1 = dots
         if bias != 0:
             dot0 -= bias * sum0
             dot1 -= bias * sum1
@@ -95,13 +157,14 @@ def step(p, w0, w1, scale, x, TYPE: tl.constexpr, FINE: tl.constexpr, FORM: tl.c
 
 @triton.jit
 def fetch_units(base, rows, blocks, row, first, COUNT: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr):
-    """COUNT units of a matrix on their way: a tuple for `meet`."""
+    """COUNT units of rows `row` (made of `lane_rows`) of a matrix on their way: a tuple for `meet`."""
     raws = ()
+    j = lane_blocks(row.shape[1])
     for u in tl.static_range(COUNT):
         if number_bytes(TYPE) > 0:
-            raws = raws + (fetch_numbers(base, blocks, row, first + u, TYPE),)
+            raws = raws + (fetch_pieces(base, blocks, row, j, first + u, TYPE),)
         else:
-            raws = raws + (fetch(base, rows, blocks, row, first + u, TYPE, EVEN),)
+            raws = raws + (fetch_blocks(base, rows, blocks, row, j, first + u, TYPE, EVEN),)
     return raws
 
 
@@ -126,6 +189,7 @@ def meet_groups(
     sums: a tuple, the groups' sums of the first column, then of the next. A unit of a column is loaded once.
     x: (q, d, s, numbers, blocks, valid) as in a `Quantised`; EVEN: weights and input are made of whole units.
     """
+    LANES: tl.constexpr = sums[0].shape[1]
     for u in tl.static_range(COUNT):
         weights = ()
         for g in tl.static_range(GROUPS):
@@ -137,24 +201,35 @@ def meet_groups(
         for c in tl.static_range(COLUMNS):
             t = tl.minimum(token + c, last_token)
             if number_bytes(TYPE) > 0:
-                unit = number_column(x, t, first + u, weights[0][0])
+                unit = number_column(x, t, first + u, LANES)
                 for g in tl.static_range(GROUPS):
                     after = after + (number_step(sums[c * GROUPS + g], weights[g], unit, FORM),)
             else:
-                still = tl.zeros_like(raws[0][u][6])
-                unit = column(x, t, first + u, still, FINE, wants_sums(TYPE), EVEN)
-                for g in tl.static_range(GROUPS):
+                unit = column(x, t, first + u, LANES, FINE, wants_sums(TYPE), EVEN, FORM)
+                for g in tl.static_range(0, GROUPS, 2):
                     w = weights[g][0]
-                    p = step(sums[c * GROUPS + g], w[0], w[1], weights[g][1], unit, TYPE, FINE, FORM)
-                    after = after + (p,)
+                    if g + 1 < GROUPS:
+                        mine, others = dots_of(w, weights[g + 1][0], unit, TYPE, FINE, FORM)
+                        after = after + (step(sums[c * GROUPS + g], mine, weights[g][1], unit, TYPE, FORM),)
+                        after = after + (step(sums[c * GROUPS + g + 1], others, weights[g + 1][1], unit, TYPE, FORM),)
+                    else:
+                        zero = tl.zeros_like(w[0])
+                        mine, others = dots_of(w, (zero, zero), unit, TYPE, FINE, FORM)
+                        after = after + (step(sums[c * GROUPS + g], mine, weights[g][1], unit, TYPE, FORM),)
         sums = after
     return sums
 
 
 @triton.jit
 def fetch_numbers(base, blocks, row, unit, TYPE: tl.constexpr):
-    """Plain numbers 256·unit on of `row` as they lie: eight pieces of 32, each int32 or int16 [8, rows, 4]."""
-    lane = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, 4)[None, None, :]
+    """`fetch_pieces` of `row` [1, rows, 1] as [8, rows, 4]."""
+    return fetch_pieces(base, blocks, row, tl.arange(0, 8)[:, None, None], unit, TYPE)
+
+
+@triton.jit
+def fetch_pieces(base, blocks, row, j, unit, TYPE: tl.constexpr):
+    """Plain numbers 256·unit on of `row` as they lie: eight pieces of 32, of which lane j takes 4j … 4j + 3."""
+    lane = j * 4 + tl.arange(0, 4)[None, None, :]
     pieces = ()
     for v in tl.static_range(8):
         block = unit * 8 + v
@@ -184,10 +259,10 @@ def plain(raw, TYPE: tl.constexpr):
 
 
 @triton.jit
-def number_column(x, token, unit, like):
-    """256 numbers of a column: eight pieces of 32, of which lane j takes 4j … 4j + 3, float32 [8, rows, 4] each."""
+def number_column(x, token, unit, LANES: tl.constexpr):
+    """256 numbers of a column: eight pieces of 32, of which lane j takes 4j … 4j + 3, float32 [4, 2·rows, 4] each."""
     q, d, s, numbers, blocks, valid = x
-    lane = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, 4)[None, None, :] + tl.zeros_like(like).to(tl.int32)
+    lane = lane_blocks(LANES) * 4 + tl.arange(0, 4)[None, None, :]
     pieces = ()
     for v in tl.static_range(8):
         there = (lane >= 0) & (unit * 8 + v < valid)
@@ -198,7 +273,7 @@ def number_column(x, token, unit, like):
 
 @triton.jit
 def number_step(p, weights, pieces, FORM: tl.constexpr):
-    """The sums float32 [8, rows, 4] after 256 plain weights more."""
+    """The sums float32 [4, 2·rows, 4] after 256 plain weights more."""
     for v in tl.static_range(8):
         p = fma(weights[v], pieces[v], p, FORM)
     return p
@@ -210,13 +285,12 @@ def nothing(COLUMNS: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr):
     EACH: tl.constexpr = 4 if number_bytes(TYPE) > 0 else 1
     sums = ()
     for _ in tl.static_range(COLUMNS):
-        sums = sums + (tl.zeros([8, ROWS, EACH], tl.float32),)
+        sums = sums + (tl.zeros([4, 2 * ROWS, EACH], tl.float32),)
     return sums
 
 
 @triton.jit
 def tree(p, ROWS: tl.constexpr):
     """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [rows]. Never -0."""
-    x = tl.reshape(tl.sum(p, axis=2), [2, 4, ROWS])
-    x = tl.sum(tl.reshape(tl.sum(x, axis=0), [2, 2, ROWS]), axis=0)
-    return tl.sum(x, axis=0) + 0.0
+    x = tl.sum(tl.reshape(tl.sum(p, axis=2), [2, 2, 2, ROWS]), axis=2)
+    return tl.sum(tl.sum(x, axis=0), axis=0) + 0.0

@@ -47,28 +47,37 @@ def route_kernel(
         for part in tl.static_range(PARTS):
             logit += tl.load(logits + part * part_stride + token * stride + experts)
         tl.store(share + token, logit)
-    keys = tl.where(e < experts, order_key(x), -2147483648)
+    keys = tl.reshape(tl.where(e < experts, order_key(x), -2147483648), [SIZE // 128, 4, 32])
+    number = tl.reshape(e, [SIZE // 128, 4, 32])
+    place = tl.arange(0, PLACES)[None, :]
+    best_keys = tl.full([4, PLACES], -2147483648, tl.int32)
+    best = tl.full([4, PLACES], SIZE, tl.int32)
+    for rank in tl.static_range(CHOSEN):  # each warp the best of its quarter
+        top = tl.max(tl.max(keys, axis=0), axis=1)
+        same = keys == top[None, :, None]
+        id = tl.min(tl.min(tl.where(same, number, SIZE), axis=0), axis=1)
+        best_keys = tl.where(place == rank, top[:, None], best_keys)
+        best = tl.where(place == rank, id[:, None], best)
+        keys = tl.where(number == id[None, :, None], -2147483648, keys)
+    key = tl.reshape(best_keys, [4 * PLACES])
+    id = tl.reshape(best, [4 * PLACES])
+    above = (key[None, :] > key[:, None]) | ((key[None, :] == key[:, None]) & (id[None, :] < id[:, None]))
+    rank = tl.sum(above.to(tl.int32), axis=1)
     place = tl.arange(0, PLACES)
-    picked = tl.zeros([PLACES], tl.int32)
-    top = tl.zeros([PLACES], tl.int32)
-    for rank in tl.static_range(CHOSEN):
-        best = tl.max(keys, axis=0)
-        id = tl.min(tl.where(keys == best, e, SIZE), axis=0)
-        top = tl.where(place == rank, best, top)
-        picked = tl.where(place == rank, id, picked)
-        keys = tl.where(e == id, -2147483648, keys)
+    taken = rank[:, None] == place[None, :]
+    top = tl.sum(tl.where(taken, key[:, None], 0), axis=0)
+    picked = tl.sum(tl.where(taken, id[:, None], 0), axis=0)
     there = place < CHOSEN
-    bits = tl.where(top >= 0, top, -2147483648 - top)
-    value = tl.where(there, bits.to(tl.float32, bitcast=True), 0.0)
+    value = tl.where(there, tl.where(top >= 0, top, -2147483648 - top).to(tl.float32, bitcast=True), 0.0)
     first = tl.sum(tl.where(place == 0, value, 0.0), axis=0)
-    share = tl.where(there, exp(value - first, FORM), 0.0)
+    part = tl.where(there, exp(value - first, FORM), 0.0)
     total = 0.0
     for rank in tl.static_range(CHOSEN):
-        total += tl.sum(tl.where(place == rank, share, 0.0), axis=0)
+        total += tl.sum(tl.where(place == rank, part, 0.0), axis=0)
     tl.store(ids + token * CHOSEN + place, picked, mask=there)
     if SHARED:
         tl.store(slots + token * CHOSEN + place, tl.load(table + picked, mask=there, other=-1), mask=there)
-    tl.store(weights + token * CHOSEN + place, tl.div_rn(share, total + share * 0.0), mask=there)
+    tl.store(weights + token * CHOSEN + place, tl.div_rn(part, total + part * 0.0), mask=there)
 
 
 def route(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,8 +96,8 @@ def _route(parts: torch.Tensor, k: int, experts: int, table: torch.Tensor | None
     route_kernel[(tokens,)](
         parts, parts.stride(1), parts.stride(0), ids, weights, share, ids if table is None else table, slots, experts,
         PARTS=parts.shape[0],
-        SIZE=triton.next_power_of_2(experts), CHOSEN=k, PLACES=triton.next_power_of_2(k), SHARED=table is not None,
-        FORM=to.form, OVERLAP=to.overlap, num_warps=1, **to.options,
+        SIZE=max(128, triton.next_power_of_2(experts)), CHOSEN=k, PLACES=triton.next_power_of_2(k), SHARED=table is not None,
+        FORM=to.form, OVERLAP=to.overlap, num_warps=4, **to.options,
     )  # fmt: skip
     return Routed(ids, weights, share, None if table is None else slots)
 

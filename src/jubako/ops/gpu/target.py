@@ -18,6 +18,7 @@ PLAIN = 0  # arithmetic only: the interpreter, and what has nothing better
 CUDA = 1  # dp4a and prmt, compute capability 6.1 on
 RDNA2 = 2  # v_dot4_i32_i8
 RDNA3 = 3  # v_dot4_i32_iu8, RDNA3 and 4
+TENSOR = 4  # like CUDA, and blocks of several rows in one instruction: mma of bytes, compute capability 8.0 on
 
 LARGE = 150 << 10  # bytes of shared memory a program may take where two stages fit
 
@@ -56,7 +57,8 @@ def _target(kind: str, index: int) -> Target:
         return Target(form_of_gfx(name), False, name >= "gfx11", 1)
     capability = torch.cuda.get_device_capability(index)
     room = getattr(torch.cuda.get_device_properties(index), "shared_memory_per_block_optin", 0)
-    return Target(CUDA, capability >= (9, 0), capability >= (8, 0), 2 if room > LARGE else 1)
+    form = TENSOR if capability >= (8, 0) else CUDA
+    return Target(form, capability >= (9, 0), capability >= (8, 0), 2 if room > LARGE else 1)
 
 
 def form_of_gfx(name: str) -> int:
