@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -32,11 +33,13 @@ import jubako.ops.gpu.launch
 from jubako.ops.gpu import repack
 from jubako.ops.gpu import target as targets
 from jubako.ops.gpu.activation import room_for
+from jubako.ops.gpu.away import Away, Mailbox
 from jubako.ops.gpu.embed import decode
 from jubako.ops.gpu.experts import Experts, Routed, add_up, parts_of
 from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix
 from jubako.ops.gpu.linear import linear
+from jubako.ops.gpu.link import link_of
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
@@ -139,6 +142,15 @@ def mixed(tokens: int) -> None:
     hyper_combine(streams, inject, torch.zeros(tokens, HIDDEN))
 
 
+def absent(tokens: int) -> None:
+    """What a step launches for experts that have no slot."""
+    cpu, mine = torch.device("cpu"), layer()
+    addresses = np.zeros((EXPERTS, 3), np.uint64)
+    [link] = link_of(mine.routed.shape, [addresses], 0, cpu)
+    away = Away(0, Mailbox.of(CHOSEN, HIDDEN, cpu), torch.zeros(EXPERTS, dtype=torch.int32), link)
+    parts_of(replace(mine, away=away), room_for(tokens, HIDDEN, False, cpu), routed(tokens))
+
+
 def families() -> dict[str, Callable[[], Any]]:
     """What is compiled: a name, and a call that launches it."""
     cpu = torch.device("cpu")
@@ -152,6 +164,8 @@ def families() -> dict[str, Callable[[], Any]]:
         ),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "argmax": lambda: argmax(torch.zeros(1, 248320)),
+        "absent experts": lambda: absent(1),
+        "absent experts, 4 columns": lambda: absent(4),
         "prompt: experts": lambda: parts_of(layer(), torch.zeros(32, HIDDEN), routed(32)),
         "prompt: mix": lambda: hyper_mix(torch.zeros(32, STREAMS, HIDDEN), mix()),
     }

@@ -15,6 +15,8 @@ from test_mixture import CHOSEN, COUNT, HIDDEN, SIZE, mixture
 from jubako import _cpu
 from jubako.ops.gpu.away import BELL, DONE, ERROR, Away, Mailbox
 from jubako.ops.gpu.experts import Experts, Routed, experts
+from jubako.ops.gpu.host import pin
+from jubako.ops.gpu.link import MOST, fits, link_of
 from jubako.quant import BY_NAME
 
 
@@ -25,6 +27,9 @@ class Case:
         self.mixture = mixture(gate, down, "Q8_0", tokens, device)
         shapes = ((gate, SIZE, HIDDEN), (gate, SIZE, HIDDEN), (down, HIDDEN, SIZE))
         self.blocks = [rows_of(kind, (COUNT, rows), cols, part) for part, (kind, rows, cols) in enumerate(shapes)]
+        if device.type == "cuda":
+            for raw in self.blocks:
+                pin(raw)
         self.addresses = np.stack([raw.ctypes.data + np.arange(COUNT) * raw[0].nbytes for raw in self.blocks], 1)
         self.addresses = np.ascontiguousarray(self.addresses.astype(np.uint64))
         types = [BY_NAME[name].id for name in (gate, gate, down)]
@@ -74,6 +79,28 @@ def test_bits_do_not_depend_on_where_experts_lie(
     assert not case.mailbox.trouble
     counts = np.bincount(case.mixture.ids.ravel(), minlength=COUNT)
     assert np.array_equal(case.counts.cpu().numpy(), counts * case.threads.requests)
+
+
+@pytest.mark.parametrize(("gate", "down", "share"), [("IQ3_XXS", "IQ4_NL", 0.5), ("Q4_K", "Q8_0", 1.0)])
+def test_experts_fetched_over_the_link(
+    gate: str, down: str, share: float, device: torch.device, device_case: list[Case]
+) -> None:
+    """Some or all of the absent experts come into spare slots, each once, whatever the number of its uses."""
+    case = Case(gate, down, 3, list(range(COUNT)), device)
+    device_case.append(case)
+    shape, slots = case.layer.routed.shape, case.layer.routed.data
+    assert fits(shape, case.addresses)
+    [link] = link_of(shape, [case.addresses], COUNT, device)
+    room = torch.zeros(COUNT + MOST, shape.bytes, dtype=torch.uint8, device=device)
+    room[:COUNT] = slots
+    away = replace(case.layer.away, link=link)
+    case.layer = replace(case.layer, routed=replace(case.layer.routed, data=room), away=away)
+    case.mailbox.state[2] = round(1024 * share)
+    want = case.mixture.wanted()
+    assert same_bits(case.run(), want) and same_bits(case.run(), want)
+    chosen = len(np.unique(case.mixture.ids))
+    assert int(link.fetched[0]) == int(chosen * share + 0.5)
+    assert case.threads.experts == 2 * (chosen - int(link.fetched[0]))
 
 
 def test_nothing_absent_rings_nothing(device: torch.device, device_case: list[Case]) -> None:

@@ -10,7 +10,6 @@ is reset between replays. When no expert of a step's tokens is absent the bell d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,11 +19,11 @@ import triton.language as tl
 
 from .activation import Quantised
 from .launch import COLUMNS, power_of_two
-from .slots import Slots
 from .target import interpreted, release, target, wait
 
 if TYPE_CHECKING:
     from ... import _cpu
+    from .stream import ExpertStream
 
 # Words of the mailbox, as csrc/expert_threads.h has them.
 BELL, DONE, ERROR, LAYER, TOKENS, WORDS = 0, 16, 32, 48, 49, 64
@@ -44,7 +43,8 @@ class Mailbox:
     ids    int32 [16, k], negative where an expert is not asked for
     x      float32 [16, H], what the experts read
     rows   float32 [16·k, H], their outputs
-    state  int32 [2] on the device: number of the latest request, and of the one to wait for (0: none)
+    state  int32 [3] on the device: number of the latest request, that of the one to wait for (0: none), and how many of
+           1,024 absent experts the GPU fetches itself (link.py)
     """
 
     words: torch.Tensor
@@ -66,7 +66,7 @@ class Mailbox:
             shared(COLUMNS, chosen, dtype=torch.int32),
             shared(COLUMNS, hidden, dtype=torch.float32),
             shared(COLUMNS * chosen, hidden, dtype=torch.float32),
-            torch.zeros(2, dtype=torch.int32, device=device),
+            torch.zeros(3, dtype=torch.int32, device=device),
         )
 
     def threads(self, layers: list[_cpu.ExpertLayer]) -> _cpu.ExpertThreads:
@@ -83,18 +83,40 @@ class Mailbox:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """What a layer needs to fetch experts itself (link.py).
+
+    addresses  int64 [experts, 3] on the device: where gate, up and down lie in pinned memory
+    staging    uint8 [most, bytes of an expert's blocks]
+    spare      the first of `most` slots that are nobody's
+    fetched    int32 [1 + most] on the device: how many are to be fetched, and which
+    """
+
+    addresses: torch.Tensor
+    staging: torch.Tensor
+    spare: int
+    fetched: torch.Tensor
+
+    @property
+    def most(self) -> int:
+        return int(self.staging.shape[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Away:
     """How a layer reaches its experts that are not in slots.
 
     layer   its number among the threads' layers
     counts  int32 [experts] on the device: how often each was chosen in steps
-    whole   slots that hold all experts of the layer, for prompts; valid until it is called again
+    link    how the GPU fetches some of them itself, or None
+    stream  gives prompts slots that hold all experts of the layer for a while
     """
 
     layer: int
     mailbox: Mailbox
     counts: torch.Tensor
-    whole: Callable[[], Slots] | None = None
+    link: Link | None = None
+    stream: ExpertStream | None = None
 
 
 @triton.jit
@@ -124,11 +146,15 @@ def tell(word, value, FORM: tl.constexpr):
 
 @triton.jit
 def ring_kernel(
-    ids, slots, x, x_stride, words, to_ids, to_x, state, counts, layer, tokens, hidden,
+    ids, slots, x, x_stride, words, to_ids, to_x, state, counts, layer, tokens, hidden, fetched, spare,
     BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, USES: tl.constexpr, CHOSEN: tl.constexpr,
-    WIDTH: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    WIDTH: tl.constexpr, MOST: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One program: counts what was chosen; asks for what is absent, if anything is."""
+    """One program: counts what was chosen; asks for what is absent, if anything is.
+
+    The first of the absent experts, as many as `state` says and MOST at most, are left to the GPU: they get slots from
+    `spare` on, and fetched [0] tells how many they are, fetched [1 …] which.
+    """
     release(OVERLAP)
     wait(OVERLAP)
     use = tl.arange(0, USES)
@@ -136,6 +162,18 @@ def ring_kernel(
     id = tl.load(ids + use, mask=inside, other=-1)
     tl.atomic_add(counts + id, 1, mask=id >= 0, sem="relaxed")
     absent = (id >= 0) & (tl.load(slots + use, mask=inside, other=0) < 0)
+    if MOST > 0:
+        same = (id[:, None] == id[None, :]) & absent[:, None] & absent[None, :]
+        earliest = tl.min(tl.where(same, use[None, :], USES), axis=1)
+        fresh = absent & (earliest == use)
+        order = tl.cumsum(fresh.to(tl.int32), axis=0) - 1
+        mine = tl.sum(tl.where(use[None, :] == earliest[:, None], order[None, :], 0), axis=1)
+        taken = tl.minimum((tl.sum(fresh.to(tl.int32), axis=0) * tl.load(state + 2) + 512) >> 10, MOST)
+        linked = absent & (mine < taken)
+        tl.store(slots + use, spare + mine, mask=linked)
+        tl.store(fetched + 1 + mine, id, mask=linked)
+        tl.store(fetched, taken)
+        absent = absent & (mine >= taken)
     if tl.sum(absent.to(tl.int32), axis=0) > 0:
         tl.store(to_ids + use, tl.where(absent, id, -1), mask=inside)
         at = tl.arange(0, WIDTH)
@@ -178,13 +216,15 @@ def collect_kernel(
 
 def ring(away: Away, x: Quantised, ids: torch.Tensor, slots: torch.Tensor) -> None:
     """Ask for the absent experts of tokens x [T, H], T up to 16; ids and slots int32 [T, k]."""
-    box, to = away.mailbox, target(ids.device)
+    box, to, link = away.mailbox, target(ids.device), away.link
     tokens, chosen = ids.shape
     assert tokens <= COLUMNS
     ring_kernel[(1,)](
         ids, slots, x.x, x.x.stride(0), box.words, box.ids, box.x, box.state, away.counts, away.layer, tokens, x.width,
+        ids if link is None else link.fetched, 0 if link is None else link.spare,
         BELL=BELL, LAYER=LAYER, TOKENS=TOKENS, USES=power_of_two(tokens * chosen), CHOSEN=chosen,
-        WIDTH=power_of_two(x.width), FORM=to.form, OVERLAP=to.overlap, num_warps=8, **to.options,
+        WIDTH=power_of_two(x.width), MOST=0 if link is None else link.most, FORM=to.form, OVERLAP=to.overlap,
+        num_warps=8, **to.options,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +14,12 @@ import torch
 
 from ...arch import weights as arch
 from ...errors import MachineError
-from .away import Away, Mailbox
+from .away import Away, Link, Mailbox
 from .host import HostExperts
+from .link import MOST, fits, link_of
 from .residents import Residents, spread
 from .slots import Slots
+from .stream import ExpertStream
 
 if TYPE_CHECKING:
     from ... import _cpu
@@ -44,10 +45,12 @@ class Boxes:
         whom get the slots."""
         self.layers, self.host = list(layers), host
         experts = layers[0].gate.shape[0]
-        self.residents = Residents(layers, host, slots, device, spare=experts)
+        self.residents = Residents(layers, host, slots, device, spare=experts + MOST)
         self.residents.fill(spread(len(layers), experts) if order is None else order)
+        self.stream = ExpertStream(self.residents)
         self.counts = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
         self.mailbox = Mailbox.of(chosen, layers[0].gate.shape[-1], device)
+        self.links = self._links()
         self._threads: _cpu.ExpertThreads | None = self.mailbox.threads(self._native())
 
     def _native(self) -> list[_cpu.ExpertLayer]:
@@ -62,6 +65,21 @@ class Boxes:
             made.append(_cpu.ExpertLayer(types, size, hidden, layer.down.shape[-1], addresses, scales))
         return made
 
+    def _links(self) -> dict[int, Link]:
+        """Of the layers whose absent experts the GPU can fetch itself."""
+        made: dict[int, Link] = {}
+        for shape, pool in self.residents.pools.items():
+            layers = [index for index, own in enumerate(self.residents.shapes) if own == shape]
+            places = [self.host.addresses[index] for index in layers]
+            if self.host.fixed and pool.scales is None and fits(shape, np.stack(places)):
+                spare = pool.slots + self.residents.experts
+                made |= dict(zip(layers, link_of(shape, places, spare, self.counts.device), strict=True))
+        return made
+
+    def share(self, linked: float) -> None:
+        """Of the absent experts of a step let the GPU fetch this part, where it can; from the next launch on."""
+        self.mailbox.state[2:].fill_(round(1024 * linked))
+
     @property
     def threads(self) -> _cpu.ExpertThreads:
         """The threads that compute absent experts."""
@@ -71,7 +89,7 @@ class Boxes:
     def of(self, experts: arch.Experts) -> tuple[Slots, Away]:
         """A layer's slots, and how its other experts are reached."""
         index = next(i for i, layer in enumerate(self.layers) if layer is experts)
-        away = Away(index, self.mailbox, self.counts[index], partial(self.residents.whole, index))
+        away = Away(index, self.mailbox, self.counts[index], self.links.get(index), self.stream)
         return self.residents.slots(index), away
 
     @contextmanager

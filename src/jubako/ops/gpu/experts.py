@@ -18,6 +18,7 @@ from .hyper_prompt import PromptParts, settle
 from .integer import fma
 from .launch import COLUMNS
 from .linear import Input, divisor, prompt_of, store_rows
+from .link import fetch
 from .mathfun import sigmoid, silu
 from .matrix import Matrix
 from .products import fetch_units, lane_rows, meet, nothing, tree
@@ -225,21 +226,27 @@ class Parts:
 
 def parts_of(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -> Parts | PromptParts:
     """The output of every chosen expert for every token of x [T, H], and of the shared one."""
-    if len(routed.ids) > COLUMNS and layer.away is not None and layer.away.whole is not None:
-        layer = replace(layer, routed=layer.away.whole(), away=None)
-        routed = replace(routed, slots=None)
+    away = layer.away
+    if len(routed.ids) > COLUMNS and away is not None and away.stream is not None:
+        here = replace(layer, routed=away.stream.whole(away.layer), away=None)
+        parts = parts_of(here, x, replace(routed, slots=None), cut)
+        away.stream.done(away.layer)
+        return parts
     if len(routed.ids) > COLUMNS and target(routed.ids.device).dot:
         from .expert_prompt import parts_of_prompt
 
         return parts_of_prompt(layer, prompt_of(x), routed)
     cut = cut or usual_cut()
     read = x if isinstance(x, Quantised) and not x.fine else coarse(x)
-    if layer.away is None:
+    if away is None:
         return Parts(down(layer, gate_up(layer, read, routed, cut), routed, cut), routed)
     slots = routed.slots_in(layer.routed.table)
-    ring(layer.away, read, routed.ids, slots)
+    routed = replace(routed, slots=slots)
+    ring(away, read, routed.ids, slots)
+    if away.link is not None:
+        fetch(away.link, layer.routed, slots.numel())
     outputs = down(layer, gate_up(layer, read, routed, cut), routed, cut)
-    collect(layer.away, routed.ids, slots, outputs)
+    collect(away, routed.ids, slots, outputs)
     return Parts(outputs, routed)
 
 

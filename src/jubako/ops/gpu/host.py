@@ -18,16 +18,18 @@ from ...arch.tensor import Tensor
 @dataclass(frozen=True, slots=True, eq=False)
 class HostExperts:
     """addresses uint64 [layers, experts, 3] of gate, up and down, whose rows lie one after the other; 0 where an expert
-    is not in memory. They may change at any time. keep: what owns that memory."""
+    is not in memory. They may change at any time, unless `fixed`: then the GPU may read there too. keep: what owns that
+    memory."""
 
     addresses: np.ndarray
     keep: object = None
+    fixed: bool = False
 
     @classmethod
     def of(cls, layers: Sequence[arch.Experts], device: torch.device) -> HostExperts:
         """Those of a file: copies in pinned memory for a GPU, else where they are."""
         stacks = [[_placed(tensor, device) for tensor in (e.gate, e.up, e.down)] for e in layers]
-        return cls(np.stack([addresses_of(stack) for stack in stacks]), stacks)
+        return cls(np.stack([addresses_of(stack) for stack in stacks]), stacks, fixed=True)
 
 
 def addresses_of(stacks: Sequence[np.ndarray]) -> np.ndarray:

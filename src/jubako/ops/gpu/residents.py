@@ -92,8 +92,7 @@ class Residents:
         """Planes of experts [n, 2] (layer, expert) of one shape from main memory to out [n, bytes], in this stream."""
         starts = (0, shape.up_at, shape.down_at, shape.bytes)
         kinds = (shape.gate, shape.up, shape.down)
-        sizes = ((shape.size, shape.hidden), (shape.size, shape.hidden), (shape.hidden, shape.down_cols))
-        for part, (kind, (rows, cols)) in enumerate(zip(kinds, sizes, strict=True)):
+        for part, (kind, (rows, cols)) in enumerate(zip(kinds, shape.sizes, strict=True)):
             each = rows * kind.row_bytes(cols)
             raw = torch.empty(len(entries), each, dtype=torch.uint8, device=self.device)
             places = self.host.addresses[entries[:, 0], entries[:, 1], part].astype(np.int64)
@@ -110,21 +109,6 @@ class Residents:
         """float32 [n, 3] of experts [n, 2]."""
         assert self.scales is not None
         return torch.from_numpy(self.scales[entries[:, 0], entries[:, 1]]).to(self.device)
-
-    def whole(self, layer: int) -> Slots:
-        """Slots that hold all experts of a layer until the next call: absent ones are copied into the spare slots."""
-        pool = self.pool(layer)
-        absent = np.flatnonzero(self.where[layer] < 0)
-        places = self.where[layer].copy()
-        places[absent] = pool.slots + np.arange(len(absent))
-        entries = np.stack([np.full_like(absent, layer), absent], 1)
-        for first in range(0, len(absent), TOGETHER):
-            part = entries[first : first + TOGETHER]
-            rows = slice(pool.slots + first, pool.slots + first + len(part))
-            self.fetch(pool.shape, part, pool.data[rows])
-            if pool.scales is not None:
-                pool.scales[rows] = self.scales_of(part)
-        return Slots(pool.shape, pool.data, torch.from_numpy(places).to(self.device), pool.scales)
 
 
 def spread(layers: int, experts: int) -> np.ndarray:

@@ -39,6 +39,11 @@ class SlotShape:
         return self.up_at + LAYOUTS[self.up.name].matrix_bytes(self.size, self.hidden)
 
     @property
+    def sizes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Rows and columns of gate, up and down."""
+        return (self.size, self.hidden), (self.size, self.hidden), (self.hidden, self.down_cols)
+
+    @property
     def bytes(self) -> int:
         return self.down_at + LAYOUTS[self.down.name].matrix_bytes(self.hidden, self.down_cols)
 
@@ -60,10 +65,8 @@ class Slots:
         shape = self.shape
         starts = (0, shape.up_at, shape.down_at, shape.bytes)
         kinds = (shape.gate, shape.up, shape.down)
-        sizes = ((shape.size, shape.hidden), (shape.size, shape.hidden), (shape.hidden, shape.down_cols))
         made = []
-        for i in range(3):
-            rows, cols = sizes[i]
+        for i, (rows, cols) in enumerate(shape.sizes):
             scale = None if self.scales is None else self.scales[slot, i].expand(rows).contiguous()
             made.append(Matrix(self.data[slot, starts[i] : starts[i + 1]], kinds[i], rows, cols, scale))
         return made[0], made[1], made[2]
