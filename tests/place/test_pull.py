@@ -112,6 +112,7 @@ def handler(server: Server) -> type[BaseHTTPRequestHandler]:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made = Server({name: content(name) for name in ("A-00001-of-00002.gguf", "A-00002-of-00002.gguf")})
     made.files["notes.txt"] = b"small, and known to git alone"
+    monkeypatch.setattr(ThreadingHTTPServer, "handle_error", lambda *_: None)  # clients that hang up
     listener = ThreadingHTTPServer(("127.0.0.1", 0), handler(made))
     threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     made.endpoint = f"http://127.0.0.1:{listener.server_address[1]}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..errors import FileFormatError, RequestError
 from ..place.census import Census, take_census
-from ..place.check import Judgement, judge
+from ..place.check import ROOM_TO_WORK, Judgement, judge
 from ..place.fit import make_plan
 from ..place.machine import Machine
 from ..place.plan import Plan, Wish
@@ -35,7 +35,7 @@ def plan(files: Sequence[Path], like: str | None, wish: Wish, figures: Path | No
     census = take_census(network)
     machine = machine_of(figures, census, place)
     made = make_plan(census, machine, wish)
-    verdict = judge(made)
+    verdict = judge(made, min(wish.context or ROOM_TO_WORK, census.config.context_length, ROOM_TO_WORK))
     if json:
         print(json_module.dumps(as_json(census, machine, made, verdict), indent=1))
     else:

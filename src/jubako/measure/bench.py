@@ -94,8 +94,8 @@ def bench(
     decode steps and a prompt of `prompt` tokens, all random.
 
     At depth 0 every repetition starts an empty session; elsewhere they follow each other from that depth on.
-    ram: bytes of memory to keep to. fill: how the context is filled before, "random" or "read" (see Rates). isa: kernels'
-    instruction set, the best there is by default. drafts: measure so many a step on real text too, at `temperature`,
+    ram: bytes of memory to keep to. fill: how the context is filled before, "random" or "read" (see Rates). isa:
+    instruction set, else the best. drafts: measure so many a step on real text too, at `temperature`,
     and as many as pay. note: told what is being done.
     """
     if fill not in ("random", "read"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, lru_cache
 from math import prod
 
 from ..arch.config import Config
@@ -43,7 +44,7 @@ class ExpertShape:
     up: Matrix
     down: Matrix
 
-    @property
+    @cached_property
     def record(self) -> int:
         """Bytes in the file's own blocks."""
         return self.gate.bytes + self.up.bytes + self.down.bytes
@@ -52,7 +53,7 @@ class ExpertShape:
     def weights(self) -> int:
         return self.gate.weights + self.up.weights + self.down.weights
 
-    @property
+    @cached_property
     def by_kind(self) -> dict[str, int]:
         """Bytes by block type."""
         return sizes((self.gate, self.up, self.down))
@@ -130,7 +131,7 @@ class Census:
         return sum(_record(self.config, ratio, kv_bits, card) for ratio in self.ratios if ratio is not None)
 
     def cache_bytes(self, depth: int, kv_bits: int, card: bool, columns: int = 1) -> int:
-        """What a step reads of them after `depth` tokens: index keys once, of keys and values what each column chose."""
+        """What a step reads of them after `depth` tokens: index keys once, of the rest what each column chose."""
         config, total = self.config, 0
         for ratio in self.ratios[: config.layers]:
             if ratio is None:
@@ -187,11 +188,13 @@ def take_census(network: Network) -> Census:
     )
 
 
+@lru_cache(maxsize=1024)
 def slot_bytes(shape: ExpertShape) -> int:
     """Bytes of an expert's slot in video memory, in planar layout."""
     return sum(card_bytes(matrix) for matrix in (shape.gate, shape.up, shape.down))
 
 
+@lru_cache(maxsize=4096)
 def card_bytes(matrix: Matrix) -> int:
     """Bytes of a matrix in video memory."""
     from ..ops.gpu.planar import LAYOUTS

@@ -27,63 +27,58 @@ PROMPT, ANSWER = 8192, 512  # tokens of the request that chunk and slots are cho
 
 @dataclass(frozen=True)
 class _Card:
-    """One card's limit, its layers, and the bytes of what every token reads of them."""
+    """One card: its limit, its layers and their share of all, the bytes of what every token reads of them, and of one
+    slot in each of them."""
 
     index: int
     limit: int
     layers: range
+    share: float
     dense: int
+    slots: int
+    largest: int
 
 
 @dataclass(frozen=True)
 class _Rest:
-    """What the bytes beside weights, states and keys and values are used for, all cards together."""
+    """What each card's bytes beside weights, states and keys and values are used for; slots: per card."""
 
     chunk: int
     work: int
     ring: int
-    slots: int
+    slots: tuple[int, ...]
 
 
 def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[CardRates]) -> Plan:
     """Raises Short where the cards, or RAM beside them, can't hold the least."""
-    cards, config = _cards(census, wish, rates), census.config
-    vram, ram = sum(card.limit for card in cards), ram_limit(machine, wish)
-    slot_sizes = [slot_bytes(shape) for shape in census.experts]
+    config, threads = census.config, wish.threads or machine.threads
+    cards, ram = _cards(census, wish, rates), ram_limit(machine, wish)
     each = census.kv_token_bytes(wish.kv_bits, card=True)
     states = census.fixed_bytes(wish.sequences, 0)
-    base = sum(card.dense for card in cards) + states
-    least = base + len(cards) * _work(CHUNKS[-1]) + (config.experts_used + TRANSIENT) * max(slot_sizes)
-    room = vram - least
-    if room < PAGE * each:
-        raise Short(
-            f"{size_text(least + PAGE * each)} of video memory are needed and {size_text(max(vram, 0))} may be used"
-        )
+    room = _room(census, cards, states, PAGE * each)
     few_experts = sum(2 * config.experts_used * shape.record for shape in census.experts)
-    if ram < HOST + few_experts and room < config.experts * sum(slot_sizes):
-        raise Short(
-            f"{size_text(HOST + few_experts)} of RAM are needed beside the card and {size_text(ram)} may be used"
-        )
-    beside = room - config.experts * sum(slot_sizes)  # what all experts in slots would leave
+    beside = room - config.experts * sum(card.slots for card in cards)  # what all experts in slots would leave
+    if ram < HOST + few_experts and beside < 0:
+        needed = size_text(HOST + few_experts)
+        raise Short(f"{needed} of RAM are needed beside the card and {size_text(ram)} may be used")
     share = max(room // KV_SHARE, beside)
     most = share if wish.context is None else room // 2 + max(ram - HOST - few_experts, 0) // 4
     context, notes = context_of(census, wish, most // each, "memory")
     kv_tokens = max(context, min(wish.sequences * context, share // each))
     kv_vram = kv_tokens if kv_tokens * each <= share else min(context, max(FEWEST_KV, share // each), room // each)
     kv_ram = (kv_tokens - kv_vram) * each
-    threads = wish.threads or machine.threads
     experts = min(census.expert_bytes, ram - HOST - kv_ram)
-    rests = _rests(census, wish, vram - base - kv_vram * each, slot_sizes, len(cards))
+
+    popularity = skewed(config.experts, config.experts_used)
 
     def request(rest: _Rest) -> float:
         """Seconds of a usual request."""
-        held = Holding((rest.slots,) * len(slot_sizes), spread(census, experts), threads, wish.kv_bits)
-        popularity = skewed(config.experts, config.experts_used)
+        held = Holding(_per_layer(cards, rest), spread(census, experts), threads, wish.kv_bits)
         prompt = card_prompt(census, machine, rates[0], held, popularity, PROMPT, rest.chunk)
         return prompt.seconds + ANSWER * card_step(census, machine, rates[0], held, popularity).seconds
 
-    rest = min(rests, key=request)
-    resident = rest.slots == config.experts
+    rest = min(_rests(census, wish, cards, states + kv_vram * each), key=request)
+    resident = min(rest.slots) == config.experts
     experts = 0 if resident else experts
     prefix = prefix_budget(ram - HOST - kv_ram - experts)
     ram_parts = (
@@ -101,7 +96,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
         kv_bits=wish.kv_bits,
         kv_tokens=kv_tokens,
         kv_tokens_vram=kv_vram,
-        slots=(rest.slots,) * len(slot_sizes),
+        slots=_per_layer(cards, rest),
         ram_experts=spread(census, experts),
         ram=ram,
         expert_ram=experts,
@@ -112,7 +107,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
         threads=threads,
         prefix_bytes=prefix,
         boxes=(
-            *(_box(card, len(cards), rest, slot_sizes, kv_vram * each, states) for card in cards),
+            *(_box(card, rest, len(cards), kv_vram * each, states) for card in cards),
             Box("RAM", ram, ram_parts),
             ssd_box(census, machine, 0 if resident else census.expert_bytes - experts),
         ),
@@ -126,10 +121,27 @@ def _cards(census: Census, wish: Wish, rates: Sequence[CardRates]) -> list[_Card
     layers, total = len(census.experts), max(sum(limits), 1)
     ends = [round(layers * sum(limits[: i + 1]) / total) for i in range(len(rates))]
     dense = sum(card_bytes(matrix) for matrix in census.stored)
-    return [
-        _Card(index, limits[index], range(start, end), dense * (end - start) // layers)
-        for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
-    ]
+    cards = []
+    for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        sizes = [slot_bytes(census.experts[layer]) for layer in range(start, end)]
+        share = (end - start) / layers
+        cards.append(
+            _Card(index, limits[index], range(start, end), share, int(dense * share), sum(sizes), max(sizes, default=0))
+        )
+    return cards
+
+
+def _room(census: Census, cards: Sequence[_Card], states: int, least_kv: int) -> int:
+    """Bytes of all cards beside the least that each needs. Raises Short where one lacks it."""
+    room = 0
+    for card in cards:
+        least = card.dense + int(states * card.share) + _work(CHUNKS[-1])
+        least += (census.config.experts_used + TRANSIENT) * card.largest
+        if card.limit < least + least_kv:
+            needed = size_text(least + least_kv)
+            raise Short(f"{needed} of video memory are needed and {size_text(card.limit)} may be used")
+        room += card.limit - least
+    return room
 
 
 def _work(chunk: int) -> int:
@@ -137,32 +149,38 @@ def _work(chunk: int) -> int:
     return FIXED + PER_TOKEN * chunk
 
 
-def _rests(census: Census, wish: Wish, room: int, slot_sizes: Sequence[int], cards: int) -> list[_Rest]:
-    """For each length of a chunk that fits: its work space and ring, and slots of all that is left."""
+def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> list[_Rest]:
+    """For each length of a chunk that fits: its work space and ring, and slots of all that is left. shared: bytes of
+    states, keys and values, spread evenly over the layers."""
     count, found = census.config.experts, []
     wanted = count if wish.slots is None else min(wish.slots, count)
+    rooms = [card.limit - card.dense - int(shared * card.share) for card in cards]
     for chunk in CHUNKS:
-        work = cards * _work(chunk)
-        if wanted == count and work + count * sum(slot_sizes) <= room:
-            found.append(_Rest(chunk, work, 0, count))
+        work = _work(chunk)
+        if wanted == count and all(work + count * c.slots <= room for c, room in zip(cards, rooms, strict=True)):
+            found.append(_Rest(chunk, work, 0, (count,) * len(cards)))
             continue
-        ring = min(count, RING, max(room // 4 // max(slot_sizes), census.config.experts_used))
-        left = room - work - (ring + TRANSIENT) * max(slot_sizes)
-        if left >= 0 or chunk == CHUNKS[-1]:
-            found.append(_Rest(chunk, work, ring, min(wanted, max(left, 0) // sum(slot_sizes))))
+        largest = max(card.largest for card in cards)
+        ring = min(count, RING, max(min(rooms) // 4 // largest, census.config.experts_used))
+        left = [room - work - (ring + TRANSIENT) * c.largest for c, room in zip(cards, rooms, strict=True)]
+        if min(left) >= 0 or chunk == CHUNKS[-1]:
+            slots = (min(wanted, max(free, 0) // max(c.slots, 1)) for c, free in zip(cards, left, strict=True))
+            found.append(_Rest(chunk, work, ring, tuple(slots)))
     return found
 
 
-def _box(card: _Card, cards: int, rest: _Rest, slot_sizes: Sequence[int], kv: int, states: int) -> Box:
+def _per_layer(cards: Sequence[_Card], rest: _Rest) -> tuple[int, ...]:
+    return tuple(slots for card, slots in zip(cards, rest.slots, strict=True) for _ in card.layers)
+
+
+def _box(card: _Card, rest: _Rest, cards: int, kv: int, states: int) -> Box:
     """What one card holds; what belongs to no layer is counted evenly."""
-    share = len(card.layers) / len(slot_sizes)
-    ring = (rest.ring + TRANSIENT) * max(slot_sizes) // cards if rest.ring else 0
     parts = (
         Part("dense weights", card.dense),
-        Part("experts", rest.slots * sum(slot_sizes[layer] for layer in card.layers)),
-        Part("keys and values", int(kv * share)),
-        Part("states", int(states * share)),
-        Part("prompt ring", ring),
-        Part("work space", rest.work // cards),
+        Part("experts", rest.slots[card.index] * card.slots),
+        Part("keys and values", int(kv * card.share)),
+        Part("states", int(states * card.share)),
+        Part("prompt ring", (rest.ring + TRANSIENT) * card.largest if rest.ring else 0),
+        Part("work space", rest.work),
     )
     return Box(f"VRAM {card.index}" if cards > 1 else "VRAM", card.limit, parts)

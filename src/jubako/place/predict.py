@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from .census import Census, Matrix, card_bytes, sizes, slot_bytes
 from .factors import CALIBRATED, Factors
 from .machine import CardRates, Kernel, Machine
-from .routing import Popularity, distinct, missed
+from .routing import Counted, Popularity, distinct
 from .sizes import size_text
 from .speed import Estimate, Term
 
@@ -136,10 +136,11 @@ def card_step(
     cpu, link = absent_rates(census, machine, card, holding.threads)
     slot = absent = handoff = hidden = absent_bytes = slot_total = 0.0
     asked = absent_count = 0.0
+    used = Counted(popularity, columns)
     for index, shape in enumerate(census.trunk_experts):
         held = min(holding.slots[index], config.experts)
-        away = missed(popularity, columns, held)
-        here = distinct(popularity, columns) - away
+        away = used.missed(held)
+        here = used.distinct() - away
         asked, absent_count = asked + here + away, absent_count + away
         in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
         outside = away * shape.record / ((cpu + link) * factors.absent)
@@ -202,11 +203,11 @@ def card_prompt(
     rate = card.to_card * factors.link
     for size in chunks(tokens, chunk):
         passed = float(sum(card_bytes(m) for m in once))
-        absent = 0.0
+        absent, used = 0.0, Counted(popularity, size)
         for index, shape in enumerate(census.trunk_experts):
             held = min(holding.slots[index], census.config.experts)
-            passed += distinct(popularity, size) * slot_bytes(shape)
-            absent += missed(popularity, size, held) * shape.record
+            passed += used.distinct() * slot_bytes(shape)
+            absent += used.missed(held) * shape.record
         work = passed / (card.read * factors.card_chunk) + size * macs / (card.matmul * factors.card_macs)
         unpack += passed / (card.read * factors.card_chunk)
         compute += size * macs / (card.matmul * factors.card_macs)
@@ -242,12 +243,12 @@ def _ssd(
     census: Census, machine: Machine, holding: Holding, popularity: Popularity, columns: int, factors: Factors
 ) -> list[Term]:
     """Experts that neither box holds. Video memory and RAM hold different ones where RAM is short."""
-    count = census.config.experts
+    count, used = census.config.experts, Counted(popularity, columns)
     size = 0.0
     for index, shape in enumerate(census.trunk_experts):
         in_ram, in_slots = holding.ram[index], holding.slots[index]
         if max(in_ram, in_slots) < count:
-            size += missed(popularity, columns, min(in_ram + in_slots, count)) * shape.record
+            size += used.missed(min(in_ram + in_slots, count)) * shape.record
     if not size:
         return []
     rate = machine.disk.sequential * factors.ssd

@@ -1,0 +1,116 @@
+"""`plan`, `check`, `probe` and `pull` as a shell calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from jubako.cli import app, boxes
+from jubako.errors import JubakoError
+from jubako.place.plan import Box, Part
+
+DATA = Path(__file__).parents[1] / "data"
+FIGURES = str(DATA / "machines" / "h200.json")
+TINY = str(DATA / "tiny" / "tiny-mixed.gguf")
+
+
+def call(*words: str, width: int = 100) -> tuple[int, str]:
+    """Exit code and standard output."""
+    result = CliRunner().invoke(app, words, env={"COLUMNS": str(width)})
+    if isinstance(result.exception, JubakoError):
+        raise result.exception
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout
+
+
+def test_a_plan_from_a_header() -> None:
+    code, text = call("plan", TINY, "--machine", FIGURES, "--gpus", "0")
+    assert code == 0
+    assert "Fits." in text
+    for word in ("RAM", "SSD", "decode, flat routing", "prompt of 512", "together", "GB of 120 GB"):
+        assert word in text
+
+
+def test_a_plan_of_a_published_model_on_a_smaller_machine() -> None:
+    code, text = call("plan", "--like", "UD-IQ3_XXS", "--machine", FIGURES, "--vram", "12G", "--ram", "64G")
+    assert code == 0
+    assert "of 12.0 GB" in text and "of 64.0 GB" in text and "absent experts" in text and "CPU threads" in text
+    assert "its geometry" in text
+
+
+def test_exit_codes_tell_scripts() -> None:
+    like = ("plan", "--like", "UD-IQ3_XXS", "--machine", FIGURES, "--no-terms", "--gpus", "0")
+    assert call(*like)[0] == 0
+    assert call(*like, "--ram", "24G")[0] == 3
+    code, text = call(*like, "--ram", "2G")
+    assert code == 1 and "Does not fit." in text and "2.0 GB may be used" in text
+    assert call("check", "--machine", FIGURES, "--gpus", "0", "--ram", "2G")[0] == 1
+
+
+def test_json_has_what_the_tables_show() -> None:
+    code, text = call("plan", "--like", "UD-IQ3_XXS", "--machine", FIGURES, "--vram", "24G", "--ram", "64G", "--json")
+    found = json.loads(text)
+    assert code == 0 and found["verdict"] == "fits"
+    assert len(found["plan"]["slots"]) == 49 and 50 < found["plan"]["slots"][0] < 200
+    flat = found["plan"]["speed"]["flat"]
+    total = sum(term["seconds"] - term["hidden"] for term in flat["terms"])
+    assert flat["tokens_per_second"] == pytest.approx(1 / total)
+    assert {box["name"] for box in found["plan"]["boxes"]} == {"VRAM", "RAM", "SSD"}
+
+
+def test_check_lists_every_known_model() -> None:
+    code, text = call("check", "--machine", FIGURES, "--vram", "12G", "--ram", "64G", width=120)
+    assert code == 0
+    lines = [line for line in text.splitlines() if line.startswith(("UD-", "GSQ-"))]
+    assert len(lines) == 10
+    assert "fits" in next(line for line in lines if line.startswith("UD-IQ3_XXS"))
+    assert "tight" in next(line for line in lines if line.startswith("UD-Q4_K_XL"))
+    _, text = call("check", "--machine", FIGURES, "--gpus", "0", "--json")
+    assert {row["name"]: row["verdict"] for row in json.loads(text)}["UD-Q4_K_XL"] == "fits"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    for words in (
+        ("plan", "--like", "UD-IQ3_XXS", "--machine", FIGURES, "--vram", "12G", "--ram", "64G"),
+        ("check", "--machine", FIGURES, "--ram", "24G", "--gpus", "0"),
+    ):
+        _, text = call(*words, width=width)
+        assert max(len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("plan",), "model file, or --like NAME"),
+        (("plan", TINY, "--like", "UD-IQ3_XXS"), "model file, or --like NAME"),
+        (("plan", "--like", "nonsense", "--machine", FIGURES), "known are UD-IQ1_M"),
+        (("plan", TINY, "--ram", "lots"), "--ram is 'lots'"),
+        (("plan", TINY, "--kv-bits", "7"), "--kv-bits is 7"),
+        (("plan", TINY, "--machine", TINY), "no figures of a machine"),
+        (("pull", "nonsense"), "known are UD-IQ1_M"),
+        (("pull", "me/model", "--to", "/no/such/folder"), "is not a folder"),
+        (("probe", "/no/such/folder"), "no such file or folder"),
+    ],
+)
+def test_errors_name_what_is_wrong(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(JubakoError, match=says.replace("(", r"\(")):
+        call(*words)
+
+
+def test_a_bar_is_as_long_as_its_box() -> None:
+    box = Box("RAM", 100, (Part("experts", 50), Part("states", 1), Part("process", 9)))
+    bar = boxes._bar(box, 100).plain
+    share = bar.count(boxes.FULL) / (bar.count(boxes.FULL) + bar.count(boxes.FREE))
+    assert share == pytest.approx(0.6, abs=0.03)
+    over = boxes._bar(Box("RAM", 100, (Part("experts", 150),)), 100).plain
+    assert boxes.FREE not in over
+
+
+@pytest.mark.parametrize("command", ["probe", "plan", "check", "pull"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    code, text = call(command, "--help", width=120)
+    assert code == 0 and f"Example: jubako {command}" in text

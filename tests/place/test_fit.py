@@ -1,0 +1,168 @@
+"""Plans: what they hold where, that they keep to their limits, and what they say where nothing fits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from place.planned import CARD, census, machine, measured
+
+from jubako.arch.weights import load_network
+from jubako.files import open_model
+from jubako.measure.like import like
+from jubako.ops.gpu.ops import index_ratios
+from jubako.ops.gpu.state import StatePool
+from jubako.place.census import Census, card_bytes, slot_bytes, take_census
+from jubako.place.check import judge
+from jubako.place.fit import make_plan
+from jubako.place.known import MODELS, find
+from jubako.place.machine import Machine
+from jubako.place.plan import Plan, Wish
+
+GB = 10**9
+
+
+def kept(plan: Plan) -> None:
+    """No box holds more than it may."""
+    assert plan.fits
+    for box in plan.boxes:
+        assert 0 <= box.used <= box.limit, box.name
+        assert all(part.bytes >= 0 for part in box.parts)
+
+
+def test_everything_goes_into_a_large_card() -> None:
+    counted = census()
+    plan = make_plan(counted, machine(1), Wish())
+    kept(plan)
+    assert plan.resident and plan.slots == (512,) * 49 and plan.context == 262_144
+    assert plan.box("VRAM").bytes_of("experts") == 512 * sum(slot_bytes(shape) for shape in counted.experts)
+    assert plan.box("VRAM").bytes_of("dense weights") == sum(card_bytes(m) for m in counted.stored)
+    assert plan.box("RAM").bytes_of("experts") == 0 and not plan.reads_ssd
+    assert judge(plan).verdict == "fits"
+
+
+@pytest.mark.parametrize(("vram", "ram"), [(8, 64), (12, 64), (24, 64), (48, 64), (12, 24), (16, 27), (24, 200)])
+def test_smaller_machines_are_kept_to(vram: int, ram: int) -> None:
+    counted = census()
+    plan = make_plan(counted, measured(), Wish(vram=vram * GB, ram=ram * GB))
+    kept(plan)
+    assert plan.box("VRAM").limit == vram * GB and plan.ram == plan.box("RAM").limit <= ram * GB
+    assert 0 < plan.link_share < 1 and plan.chunk in (512, 1024, 2048, 4096, 8192, 16384)
+    everywhere = plan.box("RAM").bytes_of("experts") + plan.box("SSD").bytes_of("experts")
+    assert everywhere == counted.expert_bytes
+    assert plan.reads_ssd == (ram < 50)
+    assert judge(plan).verdict == ("tight" if ram < 50 or plan.context < 32_768 else "fits")
+    assert plan.speed is not None and plan.speed.skewed.rate > plan.speed.flat.rate
+    assert plan.speed.limit >= plan.speed.flat.rate
+
+
+def test_more_of_a_machine_is_never_slower() -> None:
+    rates = []
+    for vram in (10, 16, 32, 64, 80):
+        plan = make_plan(census(), measured(), Wish(vram=vram * GB, ram=64 * GB, context=32_768))
+        assert plan.speed is not None
+        rates.append((plan.slots[0], 8192 / plan.speed.prompts[8192].rate + 512 / plan.speed.skewed.rate))
+    assert [slots for slots, _ in rates] == sorted(slots for slots, _ in rates)
+    assert all(after <= before * 1.01 for (_, before), (_, after) in pairwise(rates))
+
+
+def test_slots_can_be_held_back() -> None:
+    plan = make_plan(census(), machine(1), Wish(slots=40))
+    kept(plan)
+    assert plan.slots == (40,) * 49 and plan.ram_experts == (512,) * 49
+
+
+def test_a_long_context_keeps_its_newest_part_on_the_card() -> None:
+    plan = make_plan(census(), measured(), Wish(vram=12 * GB, ram=64 * GB, context=262_144))
+    kept(plan)
+    assert plan.context == plan.kv_tokens == 262_144
+    assert 16_384 <= plan.kv_tokens_vram < 262_144
+    assert plan.box("RAM").bytes_of("keys and values") > 0
+
+
+def test_without_a_gpu() -> None:
+    plan = make_plan(census(), machine(0), Wish())
+    kept(plan)
+    assert plan.device == "cpu" and not plan.cards and plan.box("RAM").bytes_of("experts") == census().expert_bytes
+    small = make_plan(census(), machine(0), Wish(ram=24 * GB))
+    kept(small)
+    assert small.reads_ssd and judge(small).verdict == "tight"
+    assert small.ram == 24 * GB and 20 < small.ram_experts[0] < 512
+
+
+def test_what_does_not_fit_says_what_is_missing() -> None:
+    plan = make_plan(census(), machine(0), Wish(ram=4 * GB))
+    assert not plan.fits and judge(plan).verdict == "does not fit"
+    assert "of RAM are needed" in plan.short and "4.0 GB may be used" in plan.short
+    asked = make_plan(census(), machine(0), Wish(gpus=2))
+    assert asked.short == "2 GPUs were asked for and there is none"
+
+
+def test_a_card_that_is_too_small_leaves_the_cpu() -> None:
+    plan = make_plan(census(), machine(1), Wish(vram=4 * GB))
+    kept(plan)
+    assert plan.device == "cpu" and "The GPU is not used" in plan.notes[0] and "4.0 GB may be used" in plan.notes[0]
+    assert not make_plan(census(), machine(1), Wish(vram=4 * GB, gpus=1)).fits
+
+
+def test_memory_that_others_hold_is_not_planned_with() -> None:
+    busy = replace(machine(1), cards=(replace(CARD, free=20 * GB),), ram_free=70 * GB)
+    plan = make_plan(census(), busy, Wish())
+    kept(plan)
+    assert plan.box("VRAM").limit < 20 * GB and plan.ram == 50 * GB  # a tenth of 200 GB stays free
+
+
+def test_two_cards_share_the_layers() -> None:
+    plan = make_plan(census(), machine(2), Wish(vram=20 * GB, ram=100 * GB))
+    kept(plan)
+    assert [(card.first, card.last) for card in plan.cards] == [(0, 24), (24, 49)]
+    assert plan.slots == (plan.slots[0],) * 24 + (plan.slots[-1],) * 25 and plan.slots[0] >= plan.slots[-1] > 0
+    assert {box.name for box in plan.boxes} == {"VRAM 0", "VRAM 1", "RAM", "SSD"}
+
+
+def test_several_sequences_have_their_states_and_share_the_cache() -> None:
+    one, eight = (make_plan(census(), machine(1), Wish(sequences=n)) for n in (1, 8))
+    kept(eight)
+    difference = eight.box("VRAM").bytes_of("states") - one.box("VRAM").bytes_of("states")
+    assert difference == 7 * census().fixed_bytes(0, 0)
+    assert one.context <= eight.kv_tokens <= 8 * eight.context
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_state_is_counted_as_it_is_laid_out(bits: int) -> None:
+    network = like(find("UD-IQ3_XXS"))
+    counted = take_census(network)
+    pool = StatePool(network.config, index_ratios(network), 3, 6400, 3200, bits, torch.device("meta"))
+    assert pool.nbytes() == counted.fixed_bytes(3, 3200) + (6400 + 64) * counted.kv_token_bytes(bits, True)
+
+
+def test_published_sizes_come_out_of_the_geometry() -> None:
+    for known in MODELS:
+        counted = take_census(like(known))
+        trunk = counted.total - (512 * counted.experts[-1].record + _draft_bytes(counted) if known.draft else 0)
+        if known.size:
+            assert trunk == pytest.approx(known.size, rel=0.01), known.name
+        assert counted.table == 28_800_138_240
+    draft = 512 * census().experts[-1].record + _draft_bytes(census())
+    assert draft == pytest.approx(find("UD-IQ3_XXS").draft_size, rel=0.1)
+
+
+def _draft_bytes(counted: Census) -> int:
+    return sum(m.bytes for m in counted.draft if m.rows != 248_320)
+
+
+def test_a_census_counts_every_byte_of_a_file(tiny: Path) -> None:
+    network = load_network(open_model([tiny / "tiny-mixed.gguf"]))
+    counted = take_census(network)
+    stored = open_model([tiny / "tiny-mixed.gguf"]).tensors.values()
+    assert counted.total == sum(tensor.nbytes for tensor in stored)
+
+
+def test_figures_are_stored_and_read_back() -> None:
+    box = measured()
+    assert Machine.from_json(json.loads(json.dumps(box.as_json()))) == box
+    assert box.identity.key != replace(box.identity, driver="other").key

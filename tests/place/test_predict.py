@@ -1,0 +1,148 @@
+"""The formulas, against sums done by hand and against what other engines were measured to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from place.planned import CARD, census, machine, measured
+
+from jubako.measure.synth import SKEW
+from jubako.place import routing
+from jubako.place.census import card_bytes, sizes, slot_bytes
+from jubako.place.factors import CALIBRATED, IDEAL
+from jubako.place.predict import Holding, absent_rates, card_prompt, card_step, chunks, cpu_prompt, cpu_step
+from jubako.place.routing import distinct, flat, hit_rate, missed, skewed
+
+EVEN = flat(512, 10)
+LAYERS = 48
+
+
+def holding(slots: int, ram: int = 512, threads: int = 8) -> Holding:
+    return Holding((slots,) * LAYERS, (ram,) * LAYERS, threads)
+
+
+def test_a_step_on_the_cpu_is_its_bytes_over_the_rates() -> None:
+    counted = census(draft=False)
+    dense = sum(sizes(counted.dense).values())
+    experts = 10 * sum(shape.record for shape in counted.experts)
+    step = cpu_step(counted, machine(), holding(0), EVEN, factors=IDEAL)
+    assert step.seconds == pytest.approx((dense + experts) / 50e9 + counted.state_bytes / 100e9)
+    assert step.limit.name == "dense weights"
+    calibrated = cpu_step(counted, machine(), holding(0), EVEN)
+    expected = (dense + experts) / (50e9 * CALIBRATED.cpu_kernels) + counted.state_bytes / 100e9 + 48 * 140e-6
+    assert calibrated.seconds == pytest.approx(expected)
+
+
+def test_fewer_threads_follow_the_type_that_was_measured_on_them() -> None:
+    counted = census(draft=False)
+    one, all_ = (cpu_step(counted, machine(), holding(0, threads=n), EVEN, factors=IDEAL) for n in (1, 8))
+    assert one.terms[1].seconds == pytest.approx(5 * all_.terms[1].seconds)
+
+
+def test_columns_of_a_step_share_experts() -> None:
+    assert distinct(EVEN, 4) == pytest.approx(512 * (1 - (502 / 512) ** 4))
+    counted = census(draft=False)
+    one, four = (cpu_step(counted, machine(), holding(0), EVEN, columns=n, factors=IDEAL) for n in (1, 4))
+    assert four.terms[1].seconds / one.terms[1].seconds == pytest.approx(distinct(EVEN, 4) / 10)
+    assert four.terms[0].seconds == one.terms[0].seconds
+
+
+def test_a_step_on_a_card_that_holds_everything() -> None:
+    counted = census(draft=False)
+    read = sum(card_bytes(m) for m in counted.dense) + 10 * sum(slot_bytes(s) for s in counted.experts)
+    step = card_step(counted, machine(1), CARD, holding(512), EVEN, factors=IDEAL)
+    assert step.seconds == pytest.approx((read + counted.state_bytes) / 1e12)
+    assert step.hit_rate == 1.0
+
+
+def test_absent_experts_take_both_ways_at_once() -> None:
+    counted = census(draft=False)
+    absent = 10 * sum(shape.record for shape in counted.experts)
+    dense = sum(card_bytes(m) for m in counted.dense) / 1e12 + counted.state_bytes / 1e12
+    step = card_step(counted, machine(1), CARD, holding(0), EVEN, factors=IDEAL)
+    assert step.seconds == pytest.approx(dense + absent / (40e9 + 30e9))
+    assert step.hit_rate == 0.0 and step.limit.name == "absent experts"
+    half = card_step(counted, machine(1), CARD, holding(256), EVEN, factors=IDEAL)
+    assert half.seconds == pytest.approx(dense + absent / 2 / 70e9)  # what the slots take passes meanwhile
+    assert half.hit_rate == pytest.approx(0.5)
+    assert next(term for term in half.terms if term.name == "experts in slots").hidden > 0
+
+
+def test_rates_together_scale_with_the_block_type() -> None:
+    counted, box = census(draft=False), machine(1)
+    assert absent_rates(counted, box, CARD, 8) == pytest.approx((40e9, 30e9))
+    slow = dict.fromkeys(box.kernels, replace(box.kernels["Q8_0"], experts={1: 5e9, 8: 25e9}))
+    slow["IQ3_XXS"] = box.kernels["IQ3_XXS"]  # the type measured together
+    only = replace(counted, experts=(replace(counted.experts[0], gate=counted.experts[0].down),))
+    rate = absent_rates(replace(only, experts=census("UD-Q4_K_XL").experts), replace(box, kernels=slow), CARD, 8)
+    assert rate == pytest.approx((20e9, 30e9))
+
+
+def test_what_neither_box_holds_comes_from_the_ssd() -> None:
+    counted = census(draft=False)
+    step = cpu_step(counted, machine(), holding(0, ram=256), EVEN, factors=IDEAL)
+    half = 5 * sum(shape.record for shape in counted.experts)
+    assert next(term.seconds for term in step.terms if term.name == "SSD") == pytest.approx(half / 2e9)
+    both = card_step(counted, machine(1), CARD, holding(256, ram=256), EVEN, factors=IDEAL)
+    assert all(term.name != "SSD" for term in both.terms)  # they hold different ones
+
+
+def test_a_prompt_on_the_cpu_multiplies_and_unpacks() -> None:
+    counted = census(draft=False)
+    once = sum(m.weights for m in counted.dense if m.rows != 248_320)
+    used = 10 * sum(shape.weights for shape in counted.experts)
+    prompt = cpu_prompt(counted, machine(), holding(0), EVEN, 512, factors=IDEAL)
+    unpack = distinct(EVEN, 512) * sum(
+        max(m.bytes / 50e9 - m.weights / 500e9, 0) for s in counted.experts for m in (s.gate, s.up, s.down)
+    )
+    assert prompt.seconds == pytest.approx(512 * (once + used) / 500e9 + unpack)
+
+
+def test_a_prompt_on_a_card_takes_the_longer_of_link_and_compute() -> None:
+    counted = census(draft=False)
+    once = [m for m in counted.dense if m.rows != 248_320]
+    streamed = 512 * sum(shape.record for shape in counted.experts)
+    macs = sum(m.weights for m in once) + 10 * sum(shape.weights for shape in counted.experts)
+    short = card_prompt(counted, machine(1), CARD, holding(0), EVEN, 4096, 4096, IDEAL)
+    assert short.seconds == pytest.approx(streamed / 50e9, rel=1e-6)
+    assert short.limit.name == "link"
+    long = card_prompt(counted, machine(1), CARD, holding(0), EVEN, 65_536, 65_536, IDEAL)
+    passed = sum(card_bytes(m) for m in once) + 512 * sum(slot_bytes(s) for s in counted.experts)
+    assert long.seconds == pytest.approx(65_536 * macs / 100e12 + passed / 1e12, rel=1e-6)
+    assert long.limit.name == "products"
+    assert chunks(1030, 512) == [512, 512, 6]
+
+
+def test_skewed_routing_is_that_of_synth() -> None:
+    assert routing.SKEW == SKEW
+    uneven = skewed(512, 10)
+    assert uneven.sum() == pytest.approx(10) and list(uneven) == sorted(uneven, reverse=True)
+    assert hit_rate(uneven, 128) > 2.5 * hit_rate(EVEN, 128) == pytest.approx(2.5 * 0.25)
+    assert missed(uneven, 1, 128) == pytest.approx(10 * (1 - hit_rate(uneven, 128)))
+
+
+def test_hit_rates_explain_what_a_peer_was_measured_to_do() -> None:
+    """FreeToken on one H200: 8.6 ms a token and 2.7 ms for each expert that a layer misses."""
+    for slots, tokens_per_second in ((128, 66), (256, 75)):
+        missing = missed(skewed(512, 10), 1, slots)
+        assert 1000 / (8.6 + 2.7 * missing) == pytest.approx(tokens_per_second, rel=0.2)
+
+
+def test_one_h200_is_predicted_between_its_peers_and_its_limit() -> None:
+    """llama.cpp with all experts on the CPU decodes 18 tok/s there, FreeToken with 25 % in slots 48 and 66; all in VRAM
+    94 and 127. Jubako's own kernels: 4.06 ms a step, 7.23 of four columns (docs/performance/gpu.md)."""
+    counted, box = census(draft=False), measured()
+    card = replace(box.cards[0], node=0.8e-6, read=4.47e12)
+    held = Holding((512,) * LAYERS, (512,) * LAYERS, 16)
+    whole = card_step(counted, box, card, held, EVEN)
+    four = card_step(counted, box, card, held, EVEN, columns=4)
+    assert whole.seconds - CALIBRATED.host == pytest.approx(4.06e-3, rel=0.05)
+    assert four.seconds - CALIBRATED.host == pytest.approx(7.23e-3, rel=0.05)
+    few = replace(held, slots=(26,) * LAYERS)
+    quarter = replace(held, slots=(128,) * LAYERS)
+    assert card_step(counted, box, card, few, EVEN).rate > 41
+    for popularity, peer in ((EVEN, 48), (skewed(512, 10), 66)):
+        predicted = card_step(counted, box, card, quarter, popularity).rate
+        limit = card_step(counted, box, card, quarter, popularity, factors=IDEAL).rate
+        assert peer < predicted < limit
