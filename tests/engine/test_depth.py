@@ -44,7 +44,7 @@ def test_expected_tokens() -> None:
     acceptance = Acceptance(3)
     for rate, alpha in zip(acceptance.layer, (0.8, 0.5, 0.5), strict=True):
         rate.trials, rate.right = 1e9, 1e9 * alpha
-    assert acceptance.tokens("layer", 3, 0) == pytest.approx(1 + 0.8 + 0.4 + 0.2)
+    assert acceptance.tokens("layer", 3, 0) == pytest.approx([1 + 0.8, 1 + 0.8 + 0.4, 1 + 0.8 + 0.4 + 0.2])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_depth_follows_acceptance_and_falls_with_company() -> None:
 
 def alphas(acceptance: Acceptance) -> list[float]:
     """Of the places, from the expected tokens."""
-    tokens = [acceptance.tokens("layer", depth, 0) for depth in range(4)]
+    tokens = [1.0, *acceptance.tokens("layer", 3, 0)]
     gains = [b - a for a, b in pairwise(tokens)]
     return [gains[0], gains[1] / gains[0], gains[2] / gains[1]]
 
@@ -90,9 +90,9 @@ def test_acceptance_is_learned_and_hope_returns() -> None:
 
 def test_a_suffix_is_learned_by_the_length_of_its_match() -> None:
     acceptance = Acceptance(0)
-    short, long = (acceptance.tokens("suffix", 1, match) for match in (3, 20))
+    short, long = (acceptance.tokens("suffix", 1, match)[0] for match in (3, 20))
     assert short < long
     for _ in range(50):
         acceptance.learn_suffix(3, 4, 4)
         acceptance.learn_suffix(20, 4, 0)
-    assert acceptance.tokens("suffix", 1, 3) > 1.9 and acceptance.tokens("suffix", 1, 20) < 1.1
+    assert acceptance.tokens("suffix", 1, 3)[0] > 1.9 and acceptance.tokens("suffix", 1, 20)[0] < 1.1

@@ -6,6 +6,8 @@ again now and then. They steer speed alone, never the text.
 
 from __future__ import annotations
 
+from itertools import accumulate, repeat
+from operator import mul
 from typing import NamedTuple
 
 from .executor import STEP_COLUMNS
@@ -31,23 +33,23 @@ class Costs:
     def __init__(self) -> None:
         self.verify: list[float | None] = [None] * (STEP_COLUMNS + 1)  # by columns, of all sequences together
         self.draft_pass: float | None = None
+        self._steps: list[float] = []  # by columns, known or guessed; empty when something was learned since
 
     def step(self, columns: int, passes: int) -> float:
         """A step with so many columns after so many passes of the draft layer."""
-        return self._verify(min(columns, STEP_COLUMNS)) + passes * (self.draft_pass or 0.0)
+        if not self._steps:
+            self._steps = [self._between(n) if known is None else known for n, known in enumerate(self.verify)]
+        return self._steps[min(columns, STEP_COLUMNS)] + passes * (self.draft_pass or 0.0)
 
     def learn(self, columns: int, verify: float, passes: int, draft: float) -> None:
         """What a step took."""
+        self._steps = []
         self.verify[columns] = _mean(self.verify[columns], verify)
         if passes:
             self.draft_pass = _mean(self.draft_pass, draft / passes)
         for other, known in enumerate(self.verify):
             if known is not None and other != columns:
                 self.verify[other] = known + FORGET * (min(known, self._between(other)) - known)
-
-    def _verify(self, columns: int) -> float:
-        known = self.verify[columns]
-        return self._between(columns) if known is None else known
 
     def _between(self, columns: int) -> float:
         """From the nearest narrower and wider steps that are known."""
@@ -91,15 +93,16 @@ class Acceptance:
         self.layer = [Rate() for _ in range(most)]
         self.suffix = [Rate() for _ in SUFFIX_HOPE]
 
-    def tokens(self, proposer: str, depth: int, match: int) -> float:
-        """Expected tokens of a step: 1 + α1 + α1 α2 + …"""
-        total, all_right, alpha = 1.0, 1.0, HOPE
-        kind = _class(match)
-        for place in range(depth):
-            alpha = self.layer[place].of(alpha) if proposer == "layer" else self.suffix[kind].of(SUFFIX_HOPE[kind])
-            all_right *= alpha
-            total += all_right
-        return total
+    def tokens(self, proposer: str, most: int, match: int) -> list[float]:
+        """Expected tokens of a step with 1, 2 … `most` drafts: 1 + α1 + α1 α2 + …"""
+        if proposer == "suffix":
+            kind = _class(match)
+            rates = repeat(self.suffix[kind].of(SUFFIX_HOPE[kind]), most)
+        else:
+            rates = accumulate(self.layer[:most], lambda alpha, rate: rate.of(alpha), initial=HOPE)
+            next(rates)
+        all_right = accumulate(rates, mul)
+        return list(accumulate(all_right, initial=1.0))[1:]
 
     def learn_layer(self, made: int, right: int) -> None:
         """`right` of `made` drafts agreed; the one after them did not."""
@@ -124,9 +127,8 @@ def best_plan(costs: Costs, acceptance: Acceptance, layer: int, suffix: int, mat
     """
     best, rate = Plan("none", 0), 1 / costs.step(sequences, 0)
     for proposer, most in (("layer", layer), ("suffix", suffix)):
-        for depth in range(1, most + 1):
-            cost = costs.step(sequences * (depth + 1), depth if proposer == "layer" else 0)
-            promise = acceptance.tokens(proposer, depth, match) / cost
+        for depth, tokens in enumerate(acceptance.tokens(proposer, most, match), 1):
+            promise = tokens / costs.step(sequences * (depth + 1), depth if proposer == "layer" else 0)
             if promise > rate:
                 best, rate = Plan(proposer, depth), promise
     return best

@@ -56,7 +56,7 @@ class SuffixIndex:
         best, place = 0, -1
         candidate = self._earlier[end] if end >= SHORTEST else -1
         for _ in range(CANDIDATES):
-            if candidate < 0:
+            if candidate < 0 or best == LONGEST:
                 break
             length = self._match(candidate, end)
             if length > best and length >= SHORTEST:
