@@ -25,36 +25,47 @@ def bench_gpu(
     kv_bits: int,
     profile: Path | None,
     out: Path | None,
+    types: str = "",
+    drafts: int | None = None,
 ) -> None:
-    """Measure, print tables, write JSON to `out` if given ("-" is standard output, without the tables)."""
+    """Measure, print tables, write JSON to `out` if given ("-" is standard output, without the tables).
+
+    types: block types of a random network, as `jubako synth` takes them; drafts: time speculative steps of so many.
+    """
     from ..engine.gpu.device import gpu_executor, open_gpu
     from ..engine.gpu.executor import GpuExecutor
     from ..measure.bench_gpu import GpuBench
     from ..measure.geometry import network_config
     from ..measure.gpu_report import markdown
     from ..measure.synth_gpu import synthetic_network
+    from ..measure.tensor_plan import BlockTypes
 
     if bool(files) == synth:
         raise RequestError("bench on a GPU takes a model file, or --synth for a random network of full size")
+    if types and not synth:
+        raise RequestError("--types is for --synth; a file has its own")
     console = Console(stderr=True)
     context = max(depths) + prompt + 4096
     with console.status("") as status:
         if synth:
             device = open_gpu()
-            config = network_config(ngram_rows=2_000_000)
-            network, source = synthetic_network(config, device)
+            config = network_config(ngram_rows=2_000_000, draft=drafts is not None)
+            network, source = synthetic_network(config, device, BlockTypes.parse(types), draft_head="Q4_0")
             context = min(context, config.context_length)
             executor = GpuExecutor(network, device, kv_bits=kv_bits, context=context, source=source)
         else:
             network = load_network(open_model(list(files)))
             executor = gpu_executor(network, kv_bits, min(context, network.config.context_length))
         bench = GpuBench(network, executor, kv_bits, status.update)
-        report = bench.report()
+        report = bench.report(WIDTHS if drafts is None else (*WIDTHS, drafts + 1))
         for depth in depths:
             for width in WIDTHS:
                 trace = profile if depth == depths[0] and width == 1 else None
                 report.steps.append(bench.steps(depth, width, profiled=profile is not None, trace=trace))
+            if drafts is not None and network.draft is not None:
+                report.speculative.append(bench.speculative(depth, drafts, profiled=profile is not None))
             report.prompts.append(bench.prompt(prompt, depth, repeat))
+        report.memory.append(bench.memory("at the end"))
     text = json.dumps(report.as_json(), indent=2)
     if out == Path("-"):
         print(text)
