@@ -50,7 +50,7 @@ def markdown(report: GpuReport) -> str:
             lines += ["", *kernel_rows(step.kernels)]
     for one in report.speculative:
         if one.kernels:
-            lines += ["", f"## {one.drafts} drafts at depth {one.depth:,}", "", *kernel_rows(one.kernels)]
+            lines += ["", f"## {one.drafts} drafts alone at depth {one.depth:,}", "", *kernel_rows(one.kernels)]
     if report.prompt_kernels:
         lines += ["", "## A chunk of a prompt", "", *kernel_rows(report.prompt_kernels)]
     return "\n".join(lines) + "\n"
