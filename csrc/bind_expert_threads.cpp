@@ -78,6 +78,7 @@ void init_threads(StoredThreads* self, Words words, Ids ids, Floats<2> x, Rows r
 void bind_expert_threads(nanobind::module_& m) {
     using namespace jubako;
     using namespace nb::literals;
+    nb::class_<ExpertSource>(m, "ExpertSource", "Brings experts into main memory.");
     nb::class_<StoredLayer>(m, "ExpertLayer", "Where a layer's experts lie in main memory. Keeps its arrays alive.")
         .def("__init__", &init_layer, "types"_a, "size"_a, "hidden"_a, "down_cols"_a, "addresses"_a.noconvert(), "scales"_a.noconvert() = nb::none(),
              "types: ggml's numbers of gate's and up's [size, hidden] and down's [hidden, down_cols] block types; addresses uint64\n"
@@ -85,6 +86,8 @@ void bind_expert_threads(nanobind::module_& m) {
     nb::class_<StoredThreads>(m, "ExpertThreads", "Answers a GPU that asks for experts through memory which both see (csrc/expert_threads.h).")
         .def("__init__", &init_threads, "words"_a.noconvert(), "ids"_a.noconvert(), "x"_a.noconvert(), "rows"_a.noconvert(), "layers"_a,
              "words uint32 [64], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [tokens*chosen, hidden].")
+        .def("set_source", [](StoredThreads& s, ExpertSource* source) { running(s).set_source(source); }, "source"_a.none(), nb::keep_alive<1, 2>(),
+             "What brings experts into memory whose addresses are 0.")
         .def("begin", [](StoredThreads& s) { running(s).begin(); }, "Requests may come from now on: threads spin.")
         .def("end", [](StoredThreads& s) { running(s).end(); }, "None will come until the next `begin`.")
         .def("close", [](StoredThreads& s) { nb::gil_scoped_release release; s.threads.reset(); }, "End the thread that watches the bell.")

@@ -14,6 +14,7 @@
 #include "arrays.h"
 #include "experts_stored.h"
 #include "rows.h"
+#include "store_source.h"
 #include "stored_weight.h"
 
 namespace jubako {
@@ -131,6 +132,30 @@ void bind_store(nanobind::module_& m) {
              },
              "layer"_a, "Read all experts of a layer. Raises ReadError.")
         .def("step", &ExpertStore::step, "A step of the network begins.")
+        .def("hold",
+             [](ExpertStore& store, int layer, const Ids& ids) {
+                 check_ids(store, layer, ids.data(), ids.size(), false);
+                 const int count = static_cast<int>(ids.size());
+                 nb::gil_scoped_release release;
+                 const int held = store.hold(layer, ids.data(), count);
+                 try {
+                     store.wait(layer, ids.data(), held);
+                 } catch (...) {
+                     store.release(layer, ids.data(), held);
+                     throw;
+                 }
+                 return held;
+             },
+             "layer"_a, "ids"_a.noconvert(),
+             "Read those of experts int32 [n], each once, that are absent; none goes until `release`. How many, from the first on:\n"
+             "fewer than all when no frame is left, but at least one. Raises ReadError.")
+        .def("release",
+             [](ExpertStore& store, int layer, const Ids& ids) {
+                 check_ids(store, layer, ids.data(), ids.size(), false);
+                 store.release(layer, ids.data(), static_cast<int>(ids.size()));
+             },
+             "layer"_a, "ids"_a.noconvert(), "Held experts may go.")
+        .def_prop_ro("error", &ExpertStore::error, "Why the last read failed; empty if none did.")
         .def("expect",
              [](ExpertStore& store, int layer, const Ids& ids, bool sure) {
                  check_ids(store, layer, ids.data(), ids.size(), false);
@@ -170,6 +195,8 @@ void bind_store(nanobind::module_& m) {
                          return std::make_tuple(c.asked, c.missed, c.expected, c.expected_in_vain);
                      },
                      "Experts asked for, of those read when asked for; read because expected, of those never asked for.");
+    nb::class_<StoreSource, ExpertSource>(m, "StoreSource", "Lets a store bring what `ExpertThreads` are asked for.")
+        .def("__init__", [](StoreSource* self, std::shared_ptr<ExpertStore> store) { new (self) StoreSource(std::move(store)); }, "store"_a);
     m.def("store_shapes", [](const std::vector<std::array<PartTuple, PARTS>>& layers) { return shapes_of(layers_of(layers)); }, "layers"_a,
           "The shape of each layer's experts, as a number, and the bytes of a frame of each shape.");
 }

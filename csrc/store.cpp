@@ -11,6 +11,7 @@ namespace jubako {
 namespace {
 
 constexpr double MOST_WORTH = 1e200;
+constexpr int64_t LARGE_PAGE = int64_t{1} << 21;
 
 std::array<int64_t, PARTS + 1> areas_of(const StoredLayer& layer) {
     std::array<int64_t, PARTS + 1> starts{};
@@ -24,15 +25,16 @@ std::array<int64_t, PARTS + 1> areas_of(const StoredLayer& layer) {
 
 }  // namespace
 
-Pages::Pages(int64_t bytes) : bytes_(page_ceil(std::max<int64_t>(bytes, 1))) {
-    void* made = mmap(nullptr, static_cast<size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (made == MAP_FAILED) throw std::bad_alloc();
-    data_ = static_cast<uint8_t*>(made);
-    madvise(data_, static_cast<size_t>(bytes_), MADV_HUGEPAGE);
+Pages::Pages(int64_t bytes) : bytes_(page_ceil(std::max<int64_t>(bytes, 1))), mapped_(bytes_ < LARGE_PAGE ? bytes_ : bytes_ + LARGE_PAGE) {
+    map_ = mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map_ == MAP_FAILED) throw std::bad_alloc();
+    const auto start = reinterpret_cast<uintptr_t>(map_);
+    data_ = reinterpret_cast<uint8_t*>(mapped_ == bytes_ ? start : (start + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE);
+    if (mapped_ > bytes_) madvise(data_, static_cast<size_t>(bytes_), MADV_HUGEPAGE);
 }
 
 Pages::~Pages() {
-    if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+    if (map_ != nullptr) munmap(map_, static_cast<size_t>(mapped_));
 }
 
 std::pair<std::vector<int>, std::vector<int64_t>> shapes_of(const std::vector<StoredLayer>& layers) {
@@ -324,6 +326,11 @@ void ExpertStore::read_expected(int entry, bool sure) {
     std::lock_guard lock(mutex_);
     --expecting_;
     arrived_.notify_all();
+}
+
+std::string ExpertStore::error() const {
+    std::lock_guard lock(mutex_);
+    return error_;
 }
 
 ExpertStore::Counts ExpertStore::counts() const {

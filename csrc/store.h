@@ -37,14 +37,16 @@ using StoredLayer = std::array<StoredPart, PARTS>;
 class Pages {
 public:
     explicit Pages(int64_t bytes);
-    Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+    Pages(const Pages&) = delete;
+    Pages& operator=(const Pages&) = delete;
     ~Pages();
     uint8_t* data() const { return data_; }
     int64_t bytes() const { return bytes_; }
 
 private:
+    int64_t bytes_, mapped_;
+    void* map_ = nullptr;
     uint8_t* data_;
-    int64_t bytes_;
 };
 
 class ExpertStore {
@@ -85,6 +87,7 @@ public:
         int64_t asked = 0, missed = 0, expected = 0, expected_in_vain = 0;
     };
     Counts counts() const;
+    std::string error() const;
 
 private:
     enum class State : uint8_t { absent, loading, there, broken };

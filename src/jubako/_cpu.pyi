@@ -391,6 +391,19 @@ class ExpertStore:
     def step(self) -> None:
         """A step of the network begins."""
 
+    def hold(self, layer: int, ids: NDArray[np.int32]) -> int:
+        """
+        Read those of experts int32 [n], each once, that are absent; none goes until `release`. How many, from the first
+        on: fewer than all when no frame is left, but at least one. Raises ReadError.
+        """
+
+    def release(self, layer: int, ids: NDArray[np.int32]) -> None:
+        """Held experts may go."""
+
+    @property
+    def error(self) -> str:
+        """Why the last read failed; empty if none did."""
+
     def expect(self, layer: int, ids: NDArray[np.int32], sure: bool = False) -> None:
         """
         Experts int32 [n] that a layer may ask for next, the likeliest first: read when nothing else is, and unless sure
@@ -440,6 +453,69 @@ class ExpertStore:
         """
         Experts asked for, of those read when asked for; read because expected, of those never asked for.
         """
+
+class ExpertLayer:
+    """Where a layer's experts lie in main memory. Keeps its arrays alive."""
+
+    def __init__(
+        self,
+        types: Sequence[int],
+        size: int,
+        hidden: int,
+        down_cols: int,
+        addresses: NDArray[np.uint64],
+        scales: NDArray[np.float32] | None = None,
+    ) -> None:
+        """
+        types: ggml's numbers of gate's and up's [size, hidden] and down's [hidden, down_cols] block types; addresses
+        uint64 [experts, 3] of their blocks, rows one after the other, 0 where an expert is not in memory; may change at
+        any time.
+        """
+
+class ExpertThreads:
+    """Answers a GPU that asks for experts through memory which both see (csrc/expert_threads.h)."""
+
+    def __init__(
+        self,
+        words: NDArray[np.uint32],
+        ids: NDArray[np.int32],
+        x: NDArray[np.float32],
+        rows: NDArray[np.float32],
+        layers: Sequence[ExpertLayer],
+    ) -> None:
+        """words uint32 [64], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [uses, hidden]."""
+
+    def set_source(self, source: ExpertSource | None) -> None:
+        """What brings experts into memory whose addresses are 0."""
+
+    def begin(self) -> None:
+        """Requests may come from now on: threads spin."""
+
+    def end(self) -> None:
+        """None will come until the next `begin`."""
+
+    def close(self) -> None:
+        """End the thread that watches the bell."""
+
+    @property
+    def requests(self) -> int:
+        """Requests answered."""
+
+    @property
+    def experts(self) -> int:
+        """Experts computed, once a request each."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent on answers."""
+
+class ExpertSource:
+    """Brings experts into main memory."""
+
+class StoreSource(ExpertSource):
+    """Lets a store bring what `ExpertThreads` are asked for."""
+
+    def __init__(self, store: ExpertStore) -> None: ...
 
 def store_shapes(layers: Sequence[Sequence[tuple[int, int, int, int]]]) -> tuple[list[int], list[int]]:
     """The shape of each layer's experts, as a number, and the bytes of a frame of each shape."""

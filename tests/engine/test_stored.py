@@ -83,7 +83,8 @@ class Guesses:
     def experts(self, layer: int, *arguments: Any) -> np.ndarray:
         *rest, guess = arguments
         guess()
-        return self.native.experts(layer, *rest)
+        result: np.ndarray = self.native.experts(layer, *rest)
+        return result
 
 
 def test_experts_are_guessed_one_layer_ahead(tiny: Path, few_frames: None) -> None:

@@ -177,6 +177,46 @@ def test_a_store_goes_while_it_reads(tmp_path: Path) -> None:
         del stored
 
 
+def test_what_is_held_stays(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=3)
+    assert stored.store.hold(0, np.array([5, 1], np.int32)) == 2
+    for expert in (0, 2, 3, 4):
+        stored.ask(1, [[expert]])
+        assert {1, 5} <= stored.there(0)
+    assert stored.store.hold(1, np.array([6, 7], np.int32)) == 1  # one frame was left
+    stored.store.release(0, np.array([5, 1], np.int32))
+    stored.store.release(1, np.array([6], np.int32))
+    stored.ask(1, [[0, 1, 2]])
+    assert len(stored.there(0)) + len(stored.there(1)) == 3
+
+
+def test_threads_that_answer_a_gpu_get_experts_from_the_file(tmp_path: Path) -> None:
+    """Requests through the words that both sides see, for more experts than there are frames."""
+    stored = Stored(tmp_path, frames=3)
+    words = np.zeros(64, np.uint32)
+    ids, x = np.full((16, 2), -1, np.int32), np.random.default_rng(5).standard_normal((16, HIDDEN), np.float32)
+    rows = np.zeros((32, HIDDEN), np.float32)
+    layers = [_cpu.ExpertLayer([0, 0, 0], SIZE, HIDDEN, SIZE, stored.store.addresses[layer]) for layer in (0, 1)]
+    threads = _cpu.ExpertThreads(words, ids, x, rows, layers)
+    threads.set_source(_cpu.StoreSource(stored.store))
+    threads.begin()
+    for number, (layer, chosen) in enumerate([(0, [1, 2]), (1, [3, 0]), (0, [4, 5]), (0, [2, 7])], 1):
+        ids[0] = chosen
+        words[48:50] = layer, 1
+        words[0] = number
+        until = time.monotonic() + 10
+        while words[16] != number and time.monotonic() < until:
+            time.sleep(0.001)
+        assert words[16] == number and words[32] == 0
+        gate, up, down = (_weight(part) for part in stored.stacks[layer])
+        for rank, expert in enumerate(chosen):
+            alone = _cpu.experts(gate, up, down, x[:1], np.array([[expert]], np.int32), np.ones((1, 1), np.float32))
+            assert np.array_equal(rows[rank], alone[0])
+    threads.end()
+    threads.close()
+    assert stored.store.error == ""
+
+
 def test_refuses_what_is_not_there(tmp_path: Path) -> None:
     stored = Stored(tmp_path, frames=2)
     with pytest.raises(ValueError, match="no such expert"):

@@ -41,6 +41,7 @@ class StoredExecutor(CpuExecutor):
         """
         self.context, self.chunk = budget.context, budget.chunk
         files = Files(tensors_of(network))
+        self.reader = files.reader
         self.store = ExpertStore(network, files, budget.experts)
         to_read, done = dense_bytes(network) + (self.store.bytes_of_all if self.store.whole else 0), 0
 
