@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from place.planned import census, machine
 from typer.testing import CliRunner
 
-from jubako.cli import app, boxes
-from jubako.errors import JubakoError
-from jubako.place.plan import Box, Part
+from jubako.cli import app, boxes, fitting
+from jubako.errors import JubakoError, MachineError
+from jubako.place import probe
+from jubako.place.fit import make_plan
+from jubako.place.machine import Machine
+from jubako.place.plan import Box, Part, Wish
 
 DATA = Path(__file__).parents[1] / "data"
 FIGURES = str(DATA / "machines" / "h200.json")
@@ -114,3 +118,29 @@ def test_a_bar_is_as_long_as_its_box() -> None:
 def test_every_command_has_help_with_an_example(command: str) -> None:
     code, text = call(command, "--help", width=120)
     assert code == 0 and f"Example: jubako {command}" in text
+
+
+def test_a_look_ahead_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = Machine.from_json(json.loads(Path(FIGURES).read_text()))
+    monkeypatch.setattr(probe, "known_or_nominal", lambda place: figures)
+    assert fitting.look_ahead([Path(TINY)], Wish()) == ""
+    monkeypatch.setattr(fitting, "SMALL", 0)
+    line = fitting.look_ahead([Path(TINY)], Wish(ram=40 * 10**9, gpus=0))
+    assert line.startswith("Plan: RAM ") and "of 40.0 GB" in line and "tok/s" in line
+    with pytest.raises(MachineError, match=r"tiny-mixed.gguf does not fit: .* none fits either"):
+        fitting.look_ahead([Path(TINY)], Wish(ram=10**9, gpus=0))
+
+
+def test_the_largest_that_fits_is_named() -> None:
+    figures = Machine.from_json(json.loads(Path(FIGURES).read_text()))
+    assert "UD-Q4_K_XL (111 GB) would: jubako pull UD-Q4_K_XL" in fitting._what_would(figures, Wish(gpus=0))
+    words = fitting._what_would(figures, Wish(gpus=0, ram=48 * 10**9))
+    assert "UD-Q2_0 (70.6 GB) would: jubako pull UD-Q2_0" in words
+    assert "if tightly" in fitting._what_would(figures, Wish(gpus=0, ram=24 * 10**9))
+
+
+def test_nominal_figures_plan_but_promise_nothing(tmp_path: Path) -> None:
+    box = probe.nominal(machine(1).identity, tmp_path)
+    assert box.measured == "" and box.kernel("Q4_K") and box.ram_free > 0
+    plan = make_plan(census(), box, Wish(ram=30 * 10**9))
+    assert plan.short or "tok/s" not in fitting.summary(census(), box, plan)

@@ -27,10 +27,10 @@ def pool() -> np.ndarray:
 
 def test_every_type_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "BUDGET", 0.0)
-    monkeypatch.setattr(cpu, "ROWS", 64)
+    monkeypatch.setattr(cpu, "ROWS", 4096)
     for name in ("HIDDEN", "SIZE"):
         monkeypatch.setattr(cpu, name, 256)
-    pool = cpu.pool(20 * 3 * 256 * 256 * 4)
+    pool = cpu.pool(20 * 3 * 256 * 256 * 4)  # experts of four bytes a weight
     for name in cpu.TYPES:
         kernel = cpu.kernel(name, pool, 2)
         assert set(kernel.experts) == ({1, 2} if name == cpu.REFERENCE else {2})

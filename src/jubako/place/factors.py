@@ -15,7 +15,7 @@ class Factors:
     cpu_layer       Python and small kernels of one layer of a step on the CPU
     cpu_kernels     of the rate that the probe saw on large matrices, what the network's own reach
     cpu_prompt      the same of multiply-adds in prompts
-    cpu_layer_token attention, recurrence, norms of one layer and one token of a prompt
+    cpu_layer_token attention, recurrence, norms of one layer and one token of a prompt, shared by the cores
     card_dense      dense weights and state of a step, of the card's read rate
     card_experts    experts in slots, of the card's read rate
     card_cache      keys and values, of the card's read rate
@@ -54,7 +54,7 @@ CALIBRATED = Factors(
     cpu_layer=140e-6,
     cpu_kernels=0.855,
     cpu_prompt=0.78,
-    cpu_layer_token=27e-6,
+    cpu_layer_token=54e-6,
     # One H200, docs/performance/gpu.md, 30 November 2026: 4.06 ms for one column, 7.23 for four; 4.89 and 8.27 after
     # 256,000 tokens; 0.2 ms more where the host asks.
     card_dense=0.40,

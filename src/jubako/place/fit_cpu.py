@@ -11,6 +11,7 @@ from .sizes import size_text
 PROCESS = 600 << 20  # bytes of the process itself
 WORK = 400 << 20  # of a chunk's activations
 CHUNK = 512
+USUAL_CONTEXT = 65_536  # tokens, where nobody asks for so many and experts have to give way for more
 OPEN_COLUMNS = 16  # that a GDN state keeps apart until a step is decided
 
 
@@ -31,7 +32,11 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
             f"{size_text(limit)} may be used"
         )
     beside = room + least - census.expert_bytes  # what all experts would leave
-    context, notes = context_of(census, wish, max(room // 4, beside) // each, "RAM")
+    if wish.context is not None:
+        most = max(room // 2, beside)
+    else:  # all experts in RAM are worth more than a context beyond what most work needs
+        most = beside if beside >= USUAL_CONTEXT * each else min(room // 4, USUAL_CONTEXT * each)
+    context, notes = context_of(census, wish, most // each, "RAM")
     kv_tokens = max(context, min(wish.sequences * context, beside // 2 // each))
     left = limit - fixed - kv_tokens * each
     experts = min(census.expert_bytes, left)

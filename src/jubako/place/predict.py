@@ -111,11 +111,11 @@ def cpu_prompt(
                 unpack = max(matrix.bytes / rates[matrix.kind] - matrix.weights / work, 0)
                 expert += read * unpack + chunk * config.experts_used * matrix.weights / work
         streamed += sum(term.seconds for term in _ssd(census, machine, holding, popularity, chunk, factors))
-    all_macs = tokens * sum(macs.values())
+    all_macs, each = tokens * sum(macs.values()), factors.cpu_layer_token / holding.threads
     terms = [
         Term("dense products", dense, f"{all_macs / 1e12:.2f} T multiply-adds at {all_macs / dense / 1e9:.0f} G/s"),
         Term("experts", expert, f"{config.experts_used} of {config.experts} a token"),
-        Term("attention, state", tokens * config.layers * factors.cpu_layer_token, f"{config.layers} layers"),
+        Term("attention, state", tokens * config.layers * each, f"{config.layers} layers"),
         Term("SSD", streamed, f"{size_text(machine.disk.sequential)}/s in order"),
     ]
     return Estimate(tokens, tuple(term for term in terms if term.seconds > 0))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ...errors import FileFormatError, MachineError
-from ..machine import CardRates, Disk, Identity, Machine, Together
+from ..machine import CardRates, Disk, Identity, Kernel, Machine, Together
 from ..memory import free_memory, total_memory
 from . import cpu, disk
 
@@ -73,10 +75,36 @@ def this_machine(kinds: Iterable[str], place: Path) -> Machine:
     return refreshed(known)
 
 
+def known_or_nominal(place: Path) -> Machine:
+    """The stored figures with what is free now; else the sizes of this machine with rates that nobody measured."""
+    identity = identify()
+    known = stored(identity)
+    return refreshed(known) if known else nominal(identity, place)
+
+
+def nominal(identity: Identity, place: Path) -> Machine:
+    """This machine's sizes, and rates that a plan can be made with but nobody should be told: `measured` is empty."""
+    kernel = Kernel({identity.cores: 5e9 * identity.cores}, 5e9 * identity.cores, 3e10, 3e10)
+    cards = tuple(
+        CardRates(name, free, free, 5e11, 5e11, 1.2e10, 1.2e10, 2e-5, 1e10, 2e-6, 3e13) for name, free in _cards()
+    )
+    drive = replace(UNKNOWN_DISK, path=str(place), free=shutil.disk_usage(place).free)
+    return Machine(
+        identity=identity,
+        ram_free=free_memory(),
+        ram_limit=total_memory(),
+        ram_read={identity.cores: 2e10},
+        isa="",
+        kernels={cpu.REFERENCE: kernel},
+        call=2e-6,
+        disk=drive,
+        cards=cards,
+        together=Together(1e10, 3e9 * identity.cores) if cards else None,
+    )
+
+
 def refreshed(machine: Machine) -> Machine:
     """The same figures with the memory that is free now."""
-    from dataclasses import replace
-
     cards = tuple(replace(card, free=free) for card, (_, free) in zip(machine.cards, _cards(), strict=False))
     return replace(machine, ram_free=free_memory(), ram_limit=total_memory(), cards=cards)
 
@@ -138,6 +166,8 @@ def probe(
                 pinned = card.pinnable()[0]
         except (RuntimeError, OSError) as error:
             notes.append(f"{name}: {str(error).splitlines()[0]}")
+    if (load := os.getloadavg()[0] - identity.cores) > 0.5 * identity.cores:
+        notes.append(f"Other programs kept {load:.0f} cores busy: figures may be low, measure again when it is quiet.")
     progress("done", 1.0)
     return Machine(
         identity=identity,
