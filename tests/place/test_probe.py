@@ -28,6 +28,7 @@ def pool() -> np.ndarray:
 def test_every_type_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "BUDGET", 0.0)
     monkeypatch.setattr(cpu, "ROWS", 4096)
+    monkeypatch.setattr(cpu, "PROMPT", 4)
     for name in ("HIDDEN", "SIZE"):
         monkeypatch.setattr(cpu, name, 256)
     pool = cpu.pool(20 * 3 * 256 * 256 * 4)  # experts of four bytes a weight

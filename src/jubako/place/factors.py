@@ -51,9 +51,9 @@ class Factors:
 CALIBRATED = Factors(
     # Two cores of a Sapphire Rapids server, 30 November 2026, docs/performance/plan.md: the real widths (4 layers) and
     # the small model, each beside a probe of the same minute.
-    cpu_layer=140e-6,
+    cpu_layer=130e-6,
     cpu_kernels=0.855,
-    cpu_prompt=0.78,
+    cpu_prompt=0.75,
     cpu_layer_token=54e-6,
     # One H200, docs/performance/gpu.md, 30 November 2026: 4.06 ms for one column, 7.23 for four; 4.89 and 8.27 after
     # 256,000 tokens; 0.2 ms more where the host asks.
