@@ -14,6 +14,7 @@ from sizes import config, normal, twin
 
 from jubako.arch import reference
 from jubako.arch.config import Config
+from jubako.ops.gpu import attention_prompt
 from jubako.ops.gpu.attention import sparse_attention
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.index import BIN_BITS, BINS, LOWEST
@@ -152,6 +153,17 @@ def test_a_prompt_and_steps_equal_the_reference(
         assert near(both.step(1, start, list(range(start, end))), both.expected(slice(start, end)), tolerance)
     rest = slice(long + 8, long + 14)
     assert near(both.prompt(1, long + 8, list(range(long + 8, long + 14))), both.expected(rest), tolerance)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_a_prompt_of_many_heads(
+    rng: np.random.Generator, device: torch.device, gathered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve query heads a key/value head leave rows of a tile unused; pieces, blocks chosen in the second."""
+    monkeypatch.setattr(attention_prompt, "DENSE", 0 if gathered else 1 << 20)
+    both = case(rng, device, 40, 8, heads=12, kv_heads=1, index_budget=16)
+    for start, end in ((0, 17), (17, 40)):
+        assert near(both.prompt(1, start, list(range(start, end))), both.expected(slice(start, end)), 3e-2)
 
 
 def test_taken_back_columns_leave_no_trace(rng: np.random.Generator, device: torch.device) -> None:

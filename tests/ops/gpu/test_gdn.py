@@ -20,7 +20,7 @@ from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.state import GdnMemory
 
 EPS = 1e-6
-PROMPT = 2e-3 if torch.cuda.is_available() else 1e-4  # a prompt's products keep eleven bits of each factor
+PROMPT = 2e-3  # a prompt's products keep eleven bits of each factor
 
 
 @dataclass
@@ -122,7 +122,7 @@ def test_prompts_equal_the_reference(rng: np.random.Generator, device: torch.dev
         ids = torch.zeros(tokens, dtype=torch.int32, device=device)
         projected = tuple(x[rows].to(device) for x in both.inputs)
         got = gdn_prompt(both.weights, projected, both.memory, Columns.of_prompt(ids, 1, start), EPS)
-        assert near(got, both.expected(rows), PROMPT)
+        assert near(got.plain(), both.expected(rows), PROMPT)
         start += tokens
     assert near(both.memory.memory[1], both.state.memory, PROMPT)
     got = both.step([Part([0], 1, start, 0, 0)], [start])  # a step goes on from there
@@ -130,7 +130,8 @@ def test_prompts_equal_the_reference(rng: np.random.Generator, device: torch.dev
 
 
 def test_equal_keys_stay_stable(rng: np.random.Generator, device: torch.device) -> None:
-    """A token repeated all through a chunk: the triangular system is as badly scaled as it gets."""
+    """A token repeated all through a chunk: the triangular system is as badly scaled as it gets; the
+    rounding of a key counts with every token."""
     both = case(rng, device, 64, 1, 1, 16)
     for x in both.inputs:
         x[:] = x[0].clone()
@@ -139,4 +140,4 @@ def test_equal_keys_stay_stable(rng: np.random.Generator, device: torch.device) 
     ids = torch.zeros(64, dtype=torch.int32, device=device)
     got = gdn_prompt(both.weights, tuple(x.to(device) for x in both.inputs), both.memory,
                      Columns.of_prompt(ids, 0, 0), EPS)  # fmt: skip
-    assert near(got, both.expected(slice(0, 64)), PROMPT)
+    assert near(got.plain(), both.expected(slice(0, 64)), 5e-3)

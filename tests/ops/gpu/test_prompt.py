@@ -13,7 +13,7 @@ from gpu_weights import slots
 from jubako.ops.gpu.expert_prompt import Cut, routed_experts
 from jubako.ops.gpu.experts import Routed
 from jubako.ops.gpu.hyper_prompt import HALF, PromptParts, gates, settle
-from jubako.ops.gpu.operand import SCALE, operand, place_of, steps
+from jubako.ops.gpu.operand import SCALE, counting, operand, place_of
 from jubako.ops.gpu.planar import repack
 from jubako.ops.gpu.prompt import Halves
 from jubako.ops.gpu.target import target
@@ -23,17 +23,17 @@ from jubako.quant import BY_NAME, decode
 
 @triton.jit
 def _write(
-    base, rows, blocks, steps, out,
-    UNITS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALE: tl.constexpr, FORM: tl.constexpr,
+    base, rows, counting, out,
+    BLOCKS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALE: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """A matrix of up to 16 rows in its own order: number k comes from `place_of(k)`."""
     number = tl.arange(0, 16)
-    row = tl.minimum(number, rows - 1)[:, None, None]
-    i = tl.load(steps + tl.arange(0, 4)[None, None, :])
-    j = tl.load(steps + tl.arange(0, 4)[None, :, None])
+    row = tl.load(counting + tl.minimum(number, rows - 1)[None, :, None])
+    j = tl.load(counting + tl.arange(0, 4)[:, None, None])
+    pair = tl.load(counting + tl.arange(0, 2)[None, None, :])
     k = tl.arange(0, 128)
     for unit in range(UNITS):
-        w = operand(base, rows, blocks, row, unit, i, j, 16, TYPE, EVEN, SCALE, FORM)
+        w = operand(base, rows, BLOCKS, row, unit, j, pair, counting, 16, TYPE, EVEN, SCALE, FORM)
         one = (place_of(k)[None, :] == k[:, None]).to(tl.float16)
         numbers = tl.dot(w, one)
         tl.store(out + number[:, None] * UNITS * 128 + unit * 128 + k[None, :], numbers)
@@ -49,8 +49,8 @@ def test_factors_are_the_weights(name: str, device: torch.device) -> None:
     out = torch.zeros(16, units * 128, device=device)
     data = repack(kind, torch.from_numpy(raw).to(device))
     _write[(1,)](
-        data, 5, blocks, steps(device), out,
-        UNITS=units, TYPE=kind.id, EVEN=blocks % 4 == 0, SCALE=SCALE, FORM=target(device).form,
+        data, 5, counting(device), out,
+        BLOCKS=blocks, UNITS=units, TYPE=kind.id, EVEN=blocks % 4 == 0, SCALE=SCALE, FORM=target(device).form,
     )  # fmt: skip
     got, want = out[:5, :cols].cpu().numpy() / SCALE, decode(name, raw)
     assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()

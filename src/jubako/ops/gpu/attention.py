@@ -15,14 +15,15 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
+from .attention_prompt import attend_prompt
 from .columns import Columns
-from .launch import exact, fast, has_tf32, overlapped, power_of_two
+from .launch import exact, fast, overlapped, power_of_two
+from .prompt import Halves
 from .state import PAGE, AttentionMemory
 from .target import release, target, wait
 
 SPLITS = 64  # runs of a step's columns, at most; those of fewer than TILE cells are left out
 TILE, WARPS = 64, 4  # cells decoded at a time
-PROMPT_TILE, PROMPT_WARPS = 32, 2
 WIDE_TILE, WIDE_WARPS = 16, 4  # of a 16-bit cache, whose products are float32
 MERGED = 64  # elements of a head that one program merges
 MAX_GROUP = 64  # query heads of one key/value head
@@ -53,9 +54,9 @@ def _fetch(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _decoded(code, scale, D: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr):
+def _decoded(code, scale, D: tl.constexpr, TILE: tl.constexpr):
     """What was fetched as numbers [TILE, D]."""
-    return tl.reshape(code.to(tl.float32) * scale[:, :, None], [TILE, D]).to(TYPE)
+    return tl.reshape(code.to(tl.float32) * scale[:, :, None], [TILE, D])
 
 
 @triton.jit
@@ -63,12 +64,9 @@ def _attend(
     q, gate, out, sums, maxima, totals, blocks, chosen, slots, positions, pages, page_stride, codes, scales, scale,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, OVERLAP: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One run of a token's cells for the query heads of one key/value head. A tile is fetched while one is worked on.
-
-    KEY, VALUE: the types in which queries meet keys, and weights meet values.
-    """
+    """One run of a token's cells for the query heads of a key/value head. A tile is fetched while one is worked on."""
     release(OVERLAP)
     wait(OVERLAP)
     t, kv, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
@@ -91,7 +89,7 @@ def _attend(
     heads: tl.constexpr = GROUP * KV_HEADS
     place = (t * heads + kv * GROUP + h)[:, None] * D + d[None, :]
     inside = (h < GROUP)[:, None]
-    queries = tl.load(q + place, mask=inside, other=0.0).to(KEY)
+    queries = tl.load(q + place, mask=inside, other=0.0)
     top = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
     weight = tl.zeros([GROUP_ROWS], tl.float32)
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
@@ -103,16 +101,16 @@ def _attend(
         live = i < end
         i += TILE
         row = _rows(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
-        keys = _decoded(key, key_scale, D, TILE, KEY)
+        keys = _decoded(key, key_scale, D, TILE)
         key, key_scale = _fetch(codes, scales, row, i < end, D, GROUPS)
         score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
         score = tl.where(live[None, :], score, float("-inf"))
         highest = tl.maximum(top, tl.max(score, 1))
         share = tl.exp(score - highest[:, None])
         fade = tl.exp(top - highest)
-        values = _decoded(value, value_scale, D, TILE, VALUE)
+        values = _decoded(value, value_scale, D, TILE)
         value, value_scale = _fetch(codes, scales, row + PAGE, i < end, D, GROUPS)
-        mixed = mixed * fade[:, None] + tl.dot(share.to(VALUE), values, input_precision=PRECISION)
+        mixed = mixed * fade[:, None] + tl.dot(share, values, input_precision=PRECISION)
         weight = weight * fade + tl.sum(share, 1)
         top = highest
     if SPLITS == 1:
@@ -156,11 +154,13 @@ def _merge(
 def sparse_attention(
     q: torch.Tensor, gate: torch.Tensor, memory: AttentionMemory, columns: Columns,
     blocks: torch.Tensor | None, chosen: torch.Tensor | None,
-) -> torch.Tensor | Quantised:  # fmt: skip
+) -> torch.Tensor | Quantised | Halves:  # fmt: skip
     """Attention of queries [T, heads, D] over their chosen blocks and tails, gated: [T, heads*D].
 
     A step's is quantised where blocks fit heads. blocks None, or a count below 0, means every past token.
     """
+    if columns.parts is None and memory.codes.dtype == torch.int8:
+        return attend_prompt(q, gate, memory, columns, blocks, chosen)
     tokens, heads, dim = q.shape
     kv_heads = memory.codes.shape[1]
     group = heads // kv_heads
@@ -171,13 +171,9 @@ def sparse_attention(
     pieces = tokens * heads * splits if step else 0
     sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
     maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
-    # in a prompt, factors of eleven and of eight bits where the cache holds no more
-    narrow = not step and memory.codes.dtype == torch.int8 and has_tf32(q.device)
-    key, value = (tl.float16, tl.bfloat16) if narrow else (tl.float32, tl.float32)
-    tile, warps = (TILE, WARPS) if step else (PROMPT_TILE, PROMPT_WARPS)
+    tile, warps, precision = TILE, WARPS, fast(q.device)
     if memory.codes.dtype != torch.int8:
-        tile, warps = WIDE_TILE, WIDE_WARPS
-    precision = exact(q.device) if memory.codes.dtype != torch.int8 else fast(q.device)
+        tile, warps, precision = WIDE_TILE, WIDE_WARPS, exact(q.device)
     _attend[(tokens, kv_heads, splits)](
         q, gate, out, sums, maxima, totals,
         blocks if blocks is not None else columns.slots, chosen if chosen is not None else columns.slots,
@@ -187,7 +183,7 @@ def sparse_attention(
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
         BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits,
         TILE=tile,
-        PRECISION=precision, KEY=key, VALUE=value, OVERLAP=target(q.device).overlap,
+        PRECISION=precision, OVERLAP=target(q.device).overlap,
         num_warps=warps, **overlapped(q.device),
     )  # fmt: skip
     if not step:

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .experts import Experts, Routed
 from .hyper_prompt import HALF, PromptParts
-from .operand import SCALE, UNIT, number_at, operand, steps
+from .operand import SCALE, UNIT, counting, number_at, operand
 from .prompt import Halves, halves, in_half, product
 from .slots import Slots
 from .target import interpreted, target
@@ -49,9 +49,9 @@ def held_half(x):
 
 @triton.jit
 def gate_up_prompt_kernel(
-    pool, pool_scales, slot_bytes, up_at, table, rows, blocks, uses, expert, first, last, chosen, x, x_stride,
-    factor, hidden, hidden_stride, steps,
-    UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
+    pool, pool_scales, slot_bytes, up_at, table, rows, uses, expert, first, last, chosen, x, x_stride,
+    factor, hidden, hidden_stride, counting,
+    BLOCKS: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
     EVEN: tl.constexpr, SCALED: tl.constexpr, FACTOR: tl.constexpr, SCALE: tl.constexpr, HALF: tl.constexpr,
     STAGES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
@@ -64,10 +64,9 @@ def gate_up_prompt_kernel(
         use = tl.load(uses + place, mask=there, other=0)
         to = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         number = number_at(to)
-        row = tl.minimum(number, rows - 1)[:, None, None]
-        small = tl.arange(0, 4)
-        i = tl.load(steps + small[None, None, :])
-        j = tl.load(steps + small[None, :, None])
+        row = tl.load(counting + tl.minimum(number, rows - 1)[None, :, None])
+        j = tl.load(counting + tl.arange(0, 4)[:, None, None])
+        pair = tl.load(counting + tl.arange(0, 2)[None, None, :])
         slot = tl.load(table + id)
         base = pool + slot.to(tl.int64) * slot_bytes
         of_x = x + (use // chosen).to(tl.int64)[:, None] * x_stride + tl.arange(0, 128)[None, :]
@@ -75,9 +74,9 @@ def gate_up_prompt_kernel(
         u = tl.zeros([ROWS, TILE], tl.float32)
         for unit in tl.range(0, UNITS, num_stages=STAGES):
             y = tl.trans(tl.load(of_x + unit * 128))
-            of_gate = operand(base, rows, blocks, row, unit, i, j, ROWS, GATE, EVEN, SCALE, FORM)
+            of_gate = operand(base, rows, BLOCKS, row, unit, j, pair, counting, ROWS, GATE, EVEN, SCALE, FORM)
             g = tl.dot(of_gate, y, acc=g)
-            of_up = operand(base + up_at, rows, blocks, row, unit, i, j, ROWS, UP, EVEN, SCALE, FORM)
+            of_up = operand(base + up_at, rows, BLOCKS, row, unit, j, pair, counting, ROWS, UP, EVEN, SCALE, FORM)
             u = tl.dot(of_up, y, acc=u)
         scale = 1.0 / SCALE
         if FACTOR:
@@ -95,9 +94,9 @@ def gate_up_prompt_kernel(
 
 @triton.jit
 def down_prompt_kernel(
-    pool, pool_scales, slot_bytes, down_at, table, rows, blocks, uses, expert, first, last, hidden,
-    hidden_stride, parts, steps,
-    UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, DOWN: tl.constexpr, EVEN: tl.constexpr,
+    pool, pool_scales, slot_bytes, down_at, table, rows, uses, expert, first, last, hidden,
+    hidden_stride, parts, counting,
+    BLOCKS: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, DOWN: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, SCALE: tl.constexpr, STAGES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Program (rows, tile): ROWS rows of the outputs of the tile's uses, times HALF as the hidden values are."""
@@ -108,17 +107,18 @@ def down_prompt_kernel(
         there = place < tl.load(last + tile)
         use = tl.load(uses + place, mask=there, other=0)
         number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        row = tl.minimum(number, rows - 1)[:, None, None]
-        small = tl.arange(0, 4)
-        i = tl.load(steps + small[None, None, :])
-        j = tl.load(steps + small[None, :, None])
+        row = tl.load(counting + tl.minimum(number, rows - 1)[None, :, None])
+        j = tl.load(counting + tl.arange(0, 4)[:, None, None])
+        pair = tl.load(counting + tl.arange(0, 2)[None, None, :])
         slot = tl.load(table + id)
         base = pool + slot.to(tl.int64) * slot_bytes + down_at
         of_x = hidden + use.to(tl.int64)[:, None] * hidden_stride + tl.arange(0, 128)[None, :]
         y = tl.zeros([ROWS, TILE], tl.float32)
         for unit in tl.range(0, UNITS, num_stages=STAGES):
             h = tl.trans(tl.load(of_x + unit * 128))
-            y = tl.dot(operand(base, rows, blocks, row, unit, i, j, ROWS, DOWN, EVEN, SCALE, FORM), h, acc=y)
+            y = tl.dot(
+                operand(base, rows, BLOCKS, row, unit, j, pair, counting, ROWS, DOWN, EVEN, SCALE, FORM), h, acc=y
+            )
         y *= 1.0 / SCALE
         if SCALED:
             y *= tl.load(pool_scales + slot * 3 + 2)
@@ -162,7 +162,7 @@ def routed_experts(slots: Slots, x: Halves, routed: Routed, count: int, cut: Cut
     form, scales, indices = (
         target(device).form,
         slots.scales if slots.scales is not None else slots.table,
-        steps(device),
+        counting(device),
     )
     tiles = tiles_of(routed.ids, count, cut.uses)
     number, wide = len(tiles.expert), in_order(x.x)
@@ -171,17 +171,17 @@ def routed_experts(slots: Slots, x: Halves, routed: Routed, count: int, cut: Cut
     hidden = torch.empty(tokens * chosen, down_units * UNIT, dtype=torch.float16, device=device)
     outputs = torch.empty(tokens * chosen, shape.hidden, dtype=torch.float16, device=device)
     gate_up_prompt_kernel[(-(-hidden.shape[1] // cut.rows), number)](
-        slots.data, scales, shape.bytes, shape.up_at, slots.table, shape.size, blocks, tiles.uses, tiles.expert,
+        slots.data, scales, shape.bytes, shape.up_at, slots.table, shape.size, tiles.uses, tiles.expert,
         tiles.first, tiles.last, chosen, wide, wide.stride(0), x.factor if x.factor is not None else wide, hidden,
         hidden.stride(0), indices,
-        UNITS=units, TILE=cut.uses, ROWS=cut.rows, GATE=shape.gate.id, UP=shape.up.id, EVEN=blocks % 4 == 0,
+        BLOCKS=blocks, UNITS=units, TILE=cut.uses, ROWS=cut.rows, GATE=shape.gate.id, UP=shape.up.id, EVEN=blocks % 4 == 0,
         SCALED=slots.scales is not None, FACTOR=x.factor is not None, SCALE=SCALE, HALF=HALF, STAGES=cut.stages,
         FORM=form, num_warps=cut.warps,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // cut.down_rows), number)](
-        slots.data, scales, shape.bytes, shape.down_at, slots.table, shape.hidden, down_blocks, tiles.uses,
+        slots.data, scales, shape.bytes, shape.down_at, slots.table, shape.hidden, tiles.uses,
         tiles.expert, tiles.first, tiles.last, hidden, hidden.stride(0), outputs, indices,
-        UNITS=down_units, TILE=cut.uses, ROWS=cut.down_rows, DOWN=shape.down.id, EVEN=down_blocks % 4 == 0,
+        BLOCKS=down_blocks, UNITS=down_units, TILE=cut.uses, ROWS=cut.down_rows, DOWN=shape.down.id, EVEN=down_blocks % 4 == 0,
         SCALED=slots.scales is not None, SCALE=SCALE, STAGES=cut.stages, FORM=form, num_warps=cut.warps,
     )  # fmt: skip
     return hidden, outputs

@@ -2,7 +2,11 @@
 
 With G the running sum of log decays within a chunk, A[i, j] = β_i e^(G_i − G_j) k_i·k_j for j < i and T = (I + A)⁻¹:
     W = T (β e^G k)    U = T (β v)    P[i, j] = e^(G_i − G_j) q_i·k_j for j ≤ i        all chunks at once
-    V = U − W S        o = e^G q S + P V        S ← e^(G_last) S + (e^(G_last − G) k)ᵀ V        one after the other
+    V = U − W S        o = e^G q S + P V        S ← e^(G_last) S + kᵀ (e^(G_last − G) V)        one after the other
+
+Factors of all products are float16: it keeps eleven bits as the tensor cores' own format for float32 does, and unlike
+that is multiplied as it lies. T is found with two halves of each factor, which together hold 22 bits. Sums and the
+state are float32. Numbers beyond the largest half are held there.
 """
 # mypy: allow-untyped-defs
 
@@ -16,13 +20,27 @@ import triton.language as tl
 
 from .columns import Columns
 from .gdn import L2_EPS, _softplus
-from .launch import COLUMNS, exact, fast
+from .launch import COLUMNS
 from .prepare import keep_ring
+from .prompt import Halves
 from .state import GdnMemory
 
 CHUNK = 64  # tokens
 VALUES = 32  # columns of the state in one program of the last pass
 ROWS = 16  # tokens of a program of the first and the last launch
+
+
+@triton.jit
+def _half(x):
+    return tl.minimum(tl.maximum(x, -65504.0), 65504.0).to(tl.float16)
+
+
+@triton.jit
+def _exact(a, b):
+    """a·b of float32, with 22 bits of each."""
+    a_high, b_high = a.to(tl.float16), b.to(tl.float16)
+    a_low, b_low = (a - a_high.to(tl.float32)).to(tl.float16), (b - b_high.to(tl.float32)).to(tl.float16)
+    return tl.dot(a_high, b_high, acc=tl.dot(a_high, b_low, acc=tl.dot(a_low, b_high)))
 
 
 @triton.jit(do_not_specialize=["slot", "base", "tokens"])
@@ -52,11 +70,11 @@ def _mix_channels(
             length = length * q_scale
         acc = acc * length[:, None]
     place = t.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
-    tl.store(mixed + place, acc, mask=(t < tokens)[:, None])
+    tl.store(mixed + place, _half(acc), mask=(t < tokens)[:, None])
 
 
 @triton.jit
-def _inverse(minus, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+def _inverse(minus, CHUNK: tl.constexpr):
     """(I − L)⁻¹ of strictly lower triangular L = `minus` [CHUNK, CHUNK].
 
     Blocks of 16 on the diagonal by forward substitution, all at once. With D⁻¹ of them and N the rest of −L, what
@@ -77,10 +95,10 @@ def _inverse(minus, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     solved += tl.where(i[None, :, None] == i[None, None, :], 1.0, 0.0)
     diagonal = tl.reshape(tl.where(own, solved[:, :, None, :], 0.0), [CHUNK, CHUNK])
     rest = tl.reshape(tl.where(own, 0.0, parts), [CHUNK, CHUNK])
-    power = tl.dot(diagonal, rest, input_precision=PRECISION)
-    total = diagonal + tl.dot(power, diagonal, input_precision=PRECISION)
+    power = _exact(diagonal, rest)
+    total = diagonal + _exact(power, diagonal)
     for _ in tl.static_range(BLOCKS - 2):
-        total = diagonal + tl.dot(power, total, input_precision=PRECISION)
+        total = diagonal + _exact(power, total)
     return total
 
 
@@ -88,7 +106,6 @@ def _inverse(minus, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
 def _solve_chunks(
     mixed, beta, alpha, beta_stride, alpha_stride, dt_bias, a, sums, w, u, p, tokens,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """W, U, P and G of one chunk of one head."""
     chunk, head = tl.program_id(0), tl.program_id(1)
@@ -107,28 +124,26 @@ def _solve_chunks(
 
     source = mixed + row[:, None] * CHANNELS + d[None, :]
     k = tl.load(source + (KEY_HEADS + key_head) * D, mask=live[:, None], other=0.0)
-    below = r[:, None] > r[None, :]
     fade = tl.exp(tl.where(r[:, None] >= r[None, :], run[:, None] - run[None, :], 0.0))
-    dots = tl.dot(k, tl.trans(k), input_precision=PRECISION)
-    lower = tl.where(below, -write[:, None] * fade * dots, 0.0)
-    solved = _inverse(lower, CHUNK, EXACT)
+    lower = -write[:, None] * fade * tl.dot(k, tl.trans(k))
+    solved = _half(_inverse(tl.where(r[:, None] > r[None, :], lower, 0.0), CHUNK))
 
     target = row[:, None] * (HEADS * D) + head * D + d[None, :]
-    scaled = k * (write * tl.exp(run))[:, None]
-    tl.store(w + target, tl.dot(solved, scaled, input_precision=PRECISION), mask=live[:, None])
-    v = tl.load(source + (2 * KEY_HEADS + head) * D, mask=live[:, None], other=0.0) * write[:, None]
-    tl.store(u + target, tl.dot(solved, v, input_precision=PRECISION), mask=live[:, None])
+    scaled = (k.to(tl.float32) * (write * tl.exp(run))[:, None]).to(tl.float16)
+    tl.store(w + target, _half(tl.dot(solved, scaled)), mask=live[:, None])
+    v = tl.load(source + (2 * KEY_HEADS + head) * D, mask=live[:, None], other=0.0)
+    v = (v.to(tl.float32) * write[:, None]).to(tl.float16)
+    tl.store(u + target, _half(tl.dot(solved, v)), mask=live[:, None])
     q = tl.load(source + key_head * D, mask=live[:, None], other=0.0)
-    answers = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    answers = tl.where(r[:, None] >= r[None, :], answers * fade, 0.0)
-    tl.store(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], answers, mask=live[:, None])
+    answers = tl.where(r[:, None] >= r[None, :], tl.dot(q, tl.trans(k)) * fade, 0.0)
+    tl.store(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], answers.to(tl.float16), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["slot", "tokens"])
 def _run_chunks(
     mixed, sums, w, u, p, memory, answers, slot, tokens,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, CHANNELS: tl.constexpr,
-    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """All chunks in order for some value columns of one head."""
     tile, head = tl.program_id(0), tl.program_id(1)
@@ -147,18 +162,18 @@ def _run_chunks(
         end = tl.load(sums + last.to(tl.int64) * HEADS + head)
         inner = row[:, None] * (HEADS * D) + head * D
         wide = live[:, None]
-        decay_in = tl.load(w + inner + d[None, :], mask=wide, other=0.0)
-        new = tl.load(u + inner + v[None, :], mask=wide, other=0.0)
-        new -= tl.dot(decay_in, state, input_precision=PRECISION)
+        before = _half(state)
+        new = tl.load(u + inner + v[None, :], mask=wide, other=0.0).to(tl.float32)
+        new -= tl.dot(tl.load(w + inner + d[None, :], mask=wide, other=0.0), before)
         source = mixed + row[:, None] * CHANNELS + d[None, :]
-        q = tl.load(source + key_head * D, mask=wide, other=0.0) * tl.exp(run)[:, None]
-        answer = tl.dot(q, state, input_precision=PRECISION)
+        q = tl.load(source + key_head * D, mask=wide, other=0.0)
+        answer = tl.dot(q, before) * tl.exp(run)[:, None]
         near = tl.load(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], mask=wide, other=0.0)
-        answer += tl.dot(near, new, input_precision=PRECISION)
-        tl.store(answers + inner + v[None, :], answer, mask=wide)
+        answer += tl.dot(near, _half(new))
+        tl.store(answers + inner + v[None, :], _half(answer), mask=wide)
         k = tl.load(source + (KEY_HEADS + key_head) * D, mask=wide, other=0.0)
-        k = k * tl.exp(tl.where(live, end - run, 0.0))[:, None]
-        state = state * tl.exp(end) + tl.dot(tl.trans(k), new, input_precision=PRECISION)
+        late = _half(new * tl.exp(tl.where(live, end - run, 0.0))[:, None])
+        state = tl.dot(tl.trans(k), late, acc=state * tl.exp(end))
     tl.store(place, state)
 
 
@@ -172,27 +187,26 @@ def _gate_answers(
     head = tl.program_id(1)
     live = (t < tokens)[:, None]
     place = answers + (t[:, None] * HEADS + head) * D + d[None, :]
-    x = tl.load(place, mask=live, other=0.0)
+    x = tl.load(place, mask=live, other=0.0).to(tl.float32)
     x = x * tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None] * tl.load(norm + d)[None, :]
     open = tl.load(z + t[:, None] * z_stride + head * D + d[None, :], mask=live, other=0.0).to(tl.float32)
-    tl.store(place, x * tl.sigmoid(open), mask=live)
+    tl.store(place, _half(x * tl.sigmoid(open)), mask=live)
 
 
 def gdn_prompt(
     weights: Any, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns, eps: float
-) -> torch.Tensor:
+) -> Halves:
     """The raw projections (qkv, z, beta, alpha) of a piece of a prompt to [T, heads*D]. No columns may be pending."""
     qkv, z, beta, alpha = projected
     tokens, device = len(qkv), qkv.device
     key_heads, dim = memory.k.shape[3:]
     heads, channels, ring = memory.u.shape[3], qkv.shape[1], memory.conv.shape[1]
     values = min(VALUES, dim)
-    precision = fast(device)
 
     def empty(*shape: int) -> torch.Tensor:
-        return torch.empty(*shape, dtype=torch.float32, device=device)
+        return torch.empty(*shape, dtype=torch.float16, device=device)
 
-    mixed, sums = empty(tokens, channels), empty(tokens, heads)
+    mixed, sums = empty(tokens, channels), torch.empty(tokens, heads, device=device)
     w, u, p = empty(tokens, heads * dim), empty(tokens, heads * dim), empty(tokens, heads, CHUNK)
     answers = empty(tokens, heads * dim)
     rows = -(-tokens // ROWS)
@@ -203,15 +217,14 @@ def gdn_prompt(
     keep_ring(qkv, memory.conv, columns.slot, columns.start, ring - COLUMNS)
     _solve_chunks[(-(-tokens // CHUNK), heads)](
         mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision,
-        EXACT=exact(device), num_warps=8,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, num_warps=4,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
         mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, PRECISION=precision,
-        num_warps=4, num_stages=1,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, num_warps=4,
+        num_stages=1,
     )  # fmt: skip
     _gate_answers[(rows, heads)](
         answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, num_warps=4,
     )  # fmt: skip
-    return answers
+    return Halves(answers)

@@ -144,7 +144,7 @@ def gates_kernel(
     f = tl.load(factor + row)[:, None]
     total = tl.zeros([ROWS, TILE], tl.float32)
     for stream in range(STREAMS):
-        gate = tl.zeros([ROWS, TILE], tl.float32)
+        gate = tl.zeros([ROWS, TILE], tl.float32) + f * 0.0  # of plain zeros ptxas 12.8 makes no product at all
         at = up + (stream * hidden + tl.minimum(h, hidden - 1))[:, None] * RANK
         for first in tl.range(0, RANK, STEP, num_stages=STAGES):
             a = tl.load(narrow + row[:, None] * RANK + (first + k)[None, :])

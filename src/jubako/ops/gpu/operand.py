@@ -33,12 +33,13 @@ from .kinds import (
 
 UNIT = 128  # numbers of a row that are decoded together: four blocks
 SCALE = 64.0
+MOST_ROWS = 1 << 16  # of a matrix
 
 
 @lru_cache(maxsize=16)
-def steps(device: torch.device) -> torch.Tensor:
-    """0, 1, 2, 3: what kernels load their small indices from."""
-    return torch.arange(4, dtype=torch.int32, device=device)
+def counting(device: torch.device) -> torch.Tensor:
+    """0, 1, 2, …: what kernels load small indices and rows' numbers from."""
+    return torch.arange(MOST_ROWS, dtype=torch.int32, device=device)
 
 
 @triton.jit
@@ -57,7 +58,7 @@ def number_at(place):
 
 @triton.jit
 def _of_blocks(base, rows, blocks, row, unit, j, each: tl.constexpr, EVEN: tl.constexpr):
-    """`each` bytes a block [rows, 4, 1] of a plane [rows, blocks, each]; a row's four are one word where they can."""
+    """`each` bytes a block [4, rows, 1] of a plane [rows, blocks, each]; a row's four are one word where they can."""
     if not EVEN:
         at = row * blocks + tl.minimum(unit * 4 + j, blocks - 1)
         if each == 1:
@@ -79,23 +80,45 @@ def _of_blocks(base, rows, blocks, row, unit, j, each: tl.constexpr, EVEN: tl.co
 
 
 @triton.jit
-def fetch_four(base, rows, blocks, row, unit, i, j, TYPE: tl.constexpr, EVEN: tl.constexpr):
-    """Blocks 4·unit + j of rows `row` [rows, 1, 1] as they lie: see `blocks.fetch`. EVEN: no unit is partial.
+def _of_several(
+    base, blocks: tl.constexpr, row, unit, j, counting, each: tl.constexpr, every: tl.constexpr,
+):  # fmt: skip
+    """Scales of `each` bytes that `every` blocks share, [1 or 4, rows, 1]. Halves come as words with a neighbour: less
+    than four bytes cannot be fetched ahead."""
+    of_row: tl.constexpr = (blocks + every - 1) // every
+    at = row * of_row + tl.load(counting + (unit * 4 // every + tl.arange(0, 1)[:, None, None]))
+    if every == 2:
+        at = tl.minimum(at + j // 2, row * of_row + of_row - 1)
+    if each == 4:
+        return tl.load(base.to(tl.pointer_type(tl.int32)) + at)
+    else:
+        return tl.load(base.to(tl.pointer_type(tl.int32)) + at // 2) >> (16 * (at % 2))
 
-    i [1, 1, 4] and j [1, 4, 1]: loaded indices.
+
+@triton.jit
+def _words(base, place):
+    """Sixteen bytes at 16·place [4, rows, 1]: words 0 and 2, words 1 and 3, [4, rows, 2] each."""
+    both = tl.load(base.to(tl.pointer_type(tl.int64)) + (place * 2 + tl.arange(0, 2)[None, None, :]))
+    return both.to(tl.int32), (both >> 32).to(tl.int32)
+
+
+@triton.jit
+def fetch_four(base, rows, blocks: tl.constexpr, row, unit, j, counting, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """Blocks 4·unit + j of rows `row` [1, rows, 1] as they lie: see `blocks.fetch`; twice, of words 0 and 2, and of words
+    1 and 3. EVEN: no unit is partial; j [4, 1, 1], row: loaded indices.
     """
     lane = row * blocks + (unit * 4 + j if EVEN else tl.minimum(unit * 4 + j, blocks - 1))
     size = rows * blocks
     zero = tl.zeros_like(lane)
     first, second, low, high, bit, sub, d = zero, zero, zero, zero, zero, zero, zero
+    odd_first, odd_second = zero, zero
     if has_width(TYPE, 8) or has_width(TYPE, 4):
-        first = tl.load(base.to(tl.pointer_type(tl.int32)) + (lane * 4 + i))
+        first, odd_first = _words(base, lane)
     if has_width(TYPE, 8):
-        second = tl.load(base.to(tl.pointer_type(tl.int32)) + ((size + lane) * 4 + i))
+        second, odd_second = _words(base, size + lane)
     if has_width(TYPE, 2):
-        pointer = (base + size * bytes_before(TYPE, 2)).to(tl.pointer_type(tl.int32))
-        low = tl.load(pointer + lane * 2)
-        high = tl.load(pointer + lane * 2 + 1)
+        both = tl.load((base + size * bytes_before(TYPE, 2)).to(tl.pointer_type(tl.int64)) + lane)
+        low, high = both.to(tl.int32), (both >> 32).to(tl.int32)
     if has_width(TYPE, 1):
         bit = tl.load((base + size * bytes_before(TYPE, 1)).to(tl.pointer_type(tl.int32)) + lane)
     scales = base + size * bytes_before(TYPE, 0)
@@ -105,20 +128,11 @@ def fetch_four(base, rows, blocks, row, unit, i, j, TYPE: tl.constexpr, EVEN: tl
             sub = (sub << 24) >> 24
     if d_bytes(TYPE) > 0:
         scales += size * sub_bytes(TYPE)
-        every: tl.constexpr = blocks_per_d(TYPE)
-        if every == 1:
+        if blocks_per_d(TYPE) == 1:
             d = _of_blocks(scales, rows, blocks, row, unit, j, d_bytes(TYPE), EVEN)
         else:
-            of_row = tl.cdiv(blocks, every)
-            if every == 2:
-                at = row * of_row + tl.minimum(unit * 2 + j // 2, of_row - 1)
-            else:
-                at = row * of_row + unit * 4 // every
-            if d_bytes(TYPE) == 2:
-                d = tl.load(scales.to(tl.pointer_type(tl.uint16)) + at).to(tl.int32)
-            else:
-                d = tl.load(scales.to(tl.pointer_type(tl.int32)) + at)
-    return first, second, low, high, bit, sub, d
+            d = _of_several(scales, blocks, row, unit, j, counting, d_bytes(TYPE), blocks_per_d(TYPE))
+    return (first, second, low, high, bit, sub, d), (odd_first, odd_second, low, high, bit, sub, d)
 
 
 @triton.constexpr_function
@@ -149,7 +163,7 @@ def _twice(x, FORM: tl.constexpr):
 
 @triton.jit
 def _four(codes, scale, low, BIAS: tl.constexpr, MINIMUM: tl.constexpr, FORM: tl.constexpr):
-    """Bytes 0 … 3 of codes [rows, 4, 4], less BIAS, times scale and low more: four tensors of float16."""
+    """Bytes 0 … 3 of codes [4, rows, 2], less BIAS, times scale and low more: four tensors of float16."""
     if FORM == 1:
         scale = tl.broadcast_to(scale, codes.shape)
         if MINIMUM:
@@ -173,49 +187,60 @@ def _four(codes, scale, low, BIAS: tl.constexpr, MINIMUM: tl.constexpr, FORM: tl
 
 
 @triton.jit
-def _ordered(first, second, ROWS: tl.constexpr):
-    """Bytes 0 … 3 of words i of both halves of blocks j, [rows, j, i] each, to [rows, 128] in the order of the top."""
-    even = tl.join(tl.join(first[0], second[0]), tl.join(first[2], second[2]))
-    odd = tl.join(tl.join(first[1], second[1]), tl.join(first[3], second[3]))
-    every = tl.permute(tl.join(even, odd), (0, 2, 3, 4, 1, 5))  # rows, i, half, b1, j, b0
+def _ordered(numbers, ROWS: tl.constexpr):
+    """Numbers of words 2w + o of both halves of blocks j to [rows, 128] in the order of the top.
+
+    numbers[o][half][b] [j, rows, w]: byte b = 2·b1 + b0 of a word.
+    """
+    by_b0 = ()
+    for b0 in tl.static_range(2):
+        by_b1 = ()
+        for b1 in tl.static_range(2):
+            even = tl.join(numbers[0][0][2 * b1 + b0], numbers[0][1][2 * b1 + b0])
+            odd = tl.join(numbers[1][0][2 * b1 + b0], numbers[1][1][2 * b1 + b0])
+            by_b1 = by_b1 + (tl.join(even, odd),)  # half, o
+        by_b0 = by_b0 + (tl.join(by_b1[0], by_b1[1]),)
+    every = tl.permute(tl.join(by_b0[0], by_b0[1]), (1, 2, 4, 3, 5, 0, 6))  # rows, w, o, half, b1, j, b0
     return tl.reshape(every, [ROWS, 128])
 
 
 @triton.jit
-def _plain_unit(base, blocks, row, unit, i, j, ROWS: tl.constexpr, TYPE: tl.constexpr, SCALE: tl.constexpr):
+def _plain_unit(base, blocks, row, unit, j, ROWS: tl.constexpr, TYPE: tl.constexpr, SCALE: tl.constexpr):
     """128 plain numbers of each row."""
-    block = unit * 4 + j
-    at = (row * blocks + tl.minimum(block, blocks - 1)) * 32 + 4 * i
-    halves = ()
-    for half in tl.static_range(2):
-        values = ()
-        for b in tl.static_range(4):
-            if is_(TYPE, "F32"):
-                value = tl.load(base.to(tl.pointer_type(tl.float32)) + (at + half * 16 + b))
-            elif is_(TYPE, "F16"):
-                value = tl.load(base.to(tl.pointer_type(tl.float16)) + (at + half * 16 + b)).to(tl.float32)
-            else:
-                value = tl.load(base.to(tl.pointer_type(tl.bfloat16)) + (at + half * 16 + b)).to(tl.float32)
-            values = values + ((value * SCALE).to(tl.float16),)
-        halves = halves + (values,)
-    return _ordered(halves[0], halves[1], ROWS)
+    at = (row * blocks + tl.minimum(unit * 4 + j, blocks - 1)) * 32 + 8 * tl.arange(0, 2)[None, None, :]
+    numbers = ()
+    for o in tl.static_range(2):
+        halves = ()
+        for half in tl.static_range(2):
+            values = ()
+            for b in tl.static_range(4):
+                place = at + (4 * o + half * 16 + b)
+                if is_(TYPE, "F32"):
+                    value = tl.load(base.to(tl.pointer_type(tl.float32)) + place)
+                elif is_(TYPE, "F16"):
+                    value = tl.load(base.to(tl.pointer_type(tl.float16)) + place).to(tl.float32)
+                else:
+                    value = tl.load(base.to(tl.pointer_type(tl.bfloat16)) + place).to(tl.float32)
+                values = values + ((value * SCALE).to(tl.float16),)
+            halves = halves + (values,)
+        numbers = numbers + (halves,)
+    return _ordered(numbers, ROWS)
 
 
 @triton.jit
 def operand(
-    base, rows, blocks, row, unit, i, j,
+    base, rows, blocks: tl.constexpr, row, unit, j, pair, counting,
     ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALE: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """Numbers 128·unit on of rows `row` [rows, 1, 1] of a matrix: float16 [rows, 128], SCALE times the weights.
+    """Numbers 128·unit on of rows `row` [1, rows, 1] of a matrix: float16 [rows, 128], SCALE times the weights.
 
-    What lies beyond a row's blocks is arbitrary but finite.
+    j [4, 1, 1] and pair [1, 1, 2]: indices loaded from `counting`. What lies beyond a row's blocks is arbitrary but finite.
     """
     if number_bytes(TYPE) > 0:
-        return _plain_unit(base, blocks, row, unit, i, j, ROWS, TYPE, SCALE)
+        return _plain_unit(base, blocks, row, unit, j, ROWS, TYPE, SCALE)
     else:
-        raw = fetch_four(base, rows, blocks, row, unit, i, j, TYPE, EVEN)
-        w0, w1 = unpack_words(raw, i, TYPE, FORM)
-        factor, s0, s1, offset, m0, m1 = factors(raw, TYPE)
+        raws = fetch_four(base, rows, blocks, row, unit, j, counting, TYPE, EVEN)
+        factor, s0, s1, offset, m0, m1 = factors(raws[0], TYPE)
         f0, f1 = factor, factor
         if scales_of(TYPE) == 1:
             f0, f1 = factor * s0, factor * s1
@@ -227,6 +252,10 @@ def operand(
         f0, f1 = _twice(f0 * SCALE, FORM), _twice(f1 * SCALE, FORM)
         low0, low1 = _twice(low0 * SCALE, FORM), _twice(low1 * SCALE, FORM)
         MINIMUM: tl.constexpr = minimum_of(TYPE) > 0
-        first = _four(w0, f0, low0, bias_of(TYPE), MINIMUM, FORM)
-        second = _four(w1, f1, low1, bias_of(TYPE), MINIMUM, FORM)
-        return _ordered(first, second, ROWS)
+        numbers = ()
+        for o in tl.static_range(2):
+            w0, w1 = unpack_words(raws[o], 2 * pair + o, TYPE, FORM)
+            first = _four(w0, f0, low0, bias_of(TYPE), MINIMUM, FORM)
+            second = _four(w1, f1, low1, bias_of(TYPE), MINIMUM, FORM)
+            numbers = numbers + ((first, second),)
+        return _ordered(numbers, ROWS)

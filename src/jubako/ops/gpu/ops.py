@@ -19,6 +19,7 @@ from .boxes import Boxes
 from .columns import Columns
 from .launch import COLUMNS
 from .matrix import Source
+from .prompt import Halves
 from .select import Selector
 from .state import AttentionMemory, GdnMemory, StatePool
 
@@ -143,7 +144,7 @@ class GpuOps:
 
     def attention(
         self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns, choose: Choose | None = None
-    ) -> torch.Tensor | Quantised:
+    ) -> torch.Tensor | Quantised | Halves:
         """An attention layer from its input to [T, heads*D], which `layer.output` still has to project.
 
         choose: what gives the index queries' blocks in place of `select`.
@@ -154,7 +155,7 @@ class GpuOps:
             layer, projected, memory, columns, self.rope, config.heads, config.kv_heads, config.index_heads, config.eps
         )
         blocks = chosen = None
-        if ready.index is not None:
+        if ready.index is not None and not self._selectors[memory.ratio].takes_all(memory.ratio, columns):
             blocks, chosen = (choose or self.select)(ready.index, memory, columns)
         return attention.sparse_attention(ready.queries, ready.gate, memory, columns, blocks, chosen)
 

@@ -74,6 +74,10 @@ class Selector:
         self.budget = budget
         self.columns = ColumnChoice(budget, max_blocks, columns, device)
 
+    def takes_all(self, ratio: int, columns: Columns) -> bool:
+        """Whether every query of a piece of a prompt has room for all blocks before it."""
+        return columns.parts is None and (columns.start + columns.tokens) // ratio <= self.budget
+
     def __call__(self, q: torch.Tensor, memory: AttentionMemory, columns: Columns) -> tuple[torch.Tensor, torch.Tensor]:
         """Blocks int32 [T, budget] that the index queries q [T, heads, D] choose, and how many: int32 [T].
 

@@ -1,0 +1,222 @@
+"""Attention of a prompt's tokens, read straight from the paged cache of eight bits.
+
+Early in a context a tile of queries meets all cells up to its last one, and what a query did not choose is masked: the
+cells are decoded once for many heads. Later each token gathers its own blocks. Keys and values become halves; values
+VALUE times as large as they are, held at 4,000.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from .columns import Columns
+from .launch import power_of_two
+from .prompt import Halves
+from .state import PAGE, AttentionMemory
+from .target import target
+
+VALUE = 16.0
+LOWEST = -1.0e30
+
+
+@triton.jit
+def _four_halves(word, scale, FORM: tl.constexpr):
+    """The signed bytes of word int32 times scale float32, as four tensors of float16."""
+    if FORM == 1:
+        return tl.inline_asm_elementwise(
+            "{.reg .b32 u, a, b, c, s; xor.b32 u, $4, 0x80808080; cvt.rn.f16x2.f32 s, $5, $5;"
+            "prmt.b32 a, u, 0x64646464, 0x4140; prmt.b32 b, u, 0x64646464, 0x4342; mov.b32 c, 0x64806480;"
+            "sub.rn.f16x2 a, a, c; sub.rn.f16x2 b, b, c; mul.rn.f16x2 a, a, s; mul.rn.f16x2 b, b, s;"
+            "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b;}",
+            "=h,=h,=h,=h,r,f", [word, tl.broadcast_to(scale, word.shape)],
+            dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        values = ()
+        for b in tl.static_range(4):
+            code = (word << (24 - 8 * b)) >> 24
+            values = values + ((code.to(tl.float32) * scale).to(tl.float16),)
+        return values
+
+
+@triton.jit
+def _cells(codes, scales, row, factor, D: tl.constexpr, GROUPS: tl.constexpr, N: tl.constexpr, FORM: tl.constexpr):
+    """Rows `row` [N] of the cache times factor, as float16 [N, D]. 127 of a scale are the largest half at most."""
+    words: tl.constexpr = D // GROUPS // 4
+    g = tl.arange(0, GROUPS)
+    place = row[:, None, None] * (D // 4) + g[None, :, None] * words + tl.arange(0, words)[None, None, :]
+    word = tl.load(codes.to(tl.pointer_type(tl.int32)) + place)
+    scale = tl.minimum(tl.load(scales + (row[:, None] * GROUPS + g[None, :])) * factor, 515.0)
+    value = _four_halves(word, scale[:, :, None], FORM)
+    return tl.reshape(tl.join(tl.join(value[0], value[2]), tl.join(value[1], value[3])), [N, D])
+
+
+@triton.jit
+def _weighed(score, wanted, top, weight, mixed):
+    """A softmax's step over scores in powers of two: shares of this tile, new maxima, sums, and what to keep."""
+    score = tl.where(wanted, score, float("-inf"))
+    highest = tl.maximum(top, tl.max(score, 1))
+    share = tl.exp2(score - highest[:, None])
+    fade = tl.exp2(top - highest)
+    return share, highest, weight * fade + tl.sum(share, 1), mixed * fade[:, None]
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _mark(blocks, chosen, marks, start, tokens, stride, RATIO: tl.constexpr, BUDGET: tl.constexpr, SIZE: tl.constexpr):
+    """A bit for each block that a token reads, its tail's among them; marks [T, stride] are zeros before."""
+    t = tl.program_id(0)
+    complete = (start + t + 1) // RATIO
+    i = tl.arange(0, SIZE)
+    if complete > BUDGET:
+        block = tl.load(blocks + t * BUDGET + i, mask=i < BUDGET, other=0)
+        block = tl.where(i < BUDGET, block, complete)
+        tl.atomic_or(marks + t * stride + block // 32, 1 << (block % 32), mask=i <= BUDGET, sem="relaxed")
+    else:
+        word = tl.arange(0, SIZE // 2)
+        tl.store(marks + t * stride + word, tl.full([SIZE // 2], -1, tl.int32), mask=word < stride)
+
+
+@triton.jit(do_not_specialize=["slot", "start", "tokens"])
+def _attend_all(
+    q, gate, out, marks, mark_stride, pages, page_stride, codes, scales, slot, start, tokens, scale,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr, PAGE: tl.constexpr,
+    RATIO: tl.constexpr, MARKED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, VALUE: tl.constexpr,
+    STAGES: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """A tile of queries, all heads of one key/value head of each, over all cells up to the last query's."""
+    kv = tl.program_id(0)
+    QUERIES: tl.constexpr = ROWS // GROUP
+    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERIES  # the longest begin
+    row = tl.arange(0, ROWS)
+    t = tl.minimum(first + row // GROUP, tokens - 1)
+    live = (row < QUERIES * GROUP) & (first + row // GROUP < tokens)
+    position = start + t
+    d = tl.arange(0, D)
+    head = (t * KV_HEADS + kv) * GROUP + row % GROUP
+    place = head[:, None] * D + d[None, :]
+    queries = (tl.load(q + place) * (scale * 1.4426950408889634)).to(tl.float16)
+    top = tl.full([ROWS], -1.0e30, tl.float32)
+    weight = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, D], tl.float32)
+    pages += slot.to(tl.int64) * page_stride
+    cell = tl.arange(0, TILE)
+    end = start + tl.minimum(first + QUERIES, tokens)
+    for cells in tl.range(0, end, TILE, num_stages=STAGES):
+        page = tl.load(pages + cells // PAGE).to(tl.int64)
+        base = (page * KV_HEADS + kv) * 2 * PAGE + cells % PAGE
+        keys = _cells(codes, scales, base + cell, 1.0, D, GROUPS, TILE, FORM)
+        score = tl.dot(queries, tl.trans(keys))
+        wanted = (cells + cell)[None, :] <= position[:, None]
+        if MARKED:
+            word = tl.load(marks + t * mark_stride + cells // (32 * RATIO))
+            wanted &= ((word[:, None] >> ((cells + cell) // RATIO % 32)[None, :]) & 1) != 0
+        share, top, weight, mixed = _weighed(score, wanted, top, weight, mixed)
+        values = _cells(codes, scales, base + PAGE + cell, VALUE, D, GROUPS, TILE, FORM)
+        mixed = tl.dot(share.to(tl.float16), values, acc=mixed)
+    answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
+    tl.store(out + place, answer.to(tl.float16), mask=live[:, None])
+
+
+@triton.jit(do_not_specialize=["slot", "start"])
+def _attend_chosen(
+    q, gate, out, blocks, chosen, pages, page_stride, codes, scales, slot, start, scale,
+    GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
+    PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, TILE: tl.constexpr, VALUE: tl.constexpr,
+    STAGES: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """One token's chosen blocks and its tail, for the query heads of one key/value head."""
+    t, kv = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    position = start + tl.program_id(0)
+    count = tl.load(chosen + t)
+    h = tl.arange(0, GROUP_ROWS)
+    d = tl.arange(0, D)
+    head = (t * KV_HEADS + kv) * GROUP + tl.minimum(h, GROUP - 1)
+    place = head[:, None] * D + d[None, :]
+    queries = (tl.load(q + place) * (scale * 1.4426950408889634)).to(tl.float16)
+    top = tl.full([GROUP_ROWS], -1.0e30, tl.float32)
+    weight = tl.zeros([GROUP_ROWS], tl.float32)
+    mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
+    pages += slot.to(tl.int64) * page_stride
+    blocks += t * BUDGET
+    EACH: tl.constexpr = TILE // RATIO
+    for first in tl.range(0, count + 1, EACH, num_stages=STAGES):
+        i = first + tl.arange(0, EACH)
+        block = tl.load(blocks + i, mask=i < count, other=0)
+        block = tl.where(i < count, block, (position + 1) // RATIO)
+        page = tl.load(pages + tl.minimum(block, position // RATIO) * RATIO // PAGE).to(tl.int64)
+        base = (page * KV_HEADS + kv) * 2 * PAGE + block * RATIO % PAGE
+        r = tl.arange(0, RATIO)
+        row = tl.reshape(base[:, None] + r[None, :], [TILE])
+        cell = tl.reshape(tl.where(i <= count, block, position + 1)[:, None] * RATIO + r[None, :], [TILE])
+        live = cell <= position
+        keys = _cells(codes, scales, row, 1.0, D, GROUPS, TILE, FORM)
+        score = tl.dot(queries, tl.trans(keys))
+        share, top, weight, mixed = _weighed(score, live[None, :], top, weight, mixed)
+        values = _cells(codes, scales, row + PAGE, VALUE, D, GROUPS, TILE, FORM)
+        mixed = tl.dot(share.to(tl.float16), values, acc=mixed)
+    answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
+    tl.store(out + place, answer.to(tl.float16), mask=(h < GROUP)[:, None])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows of a tile of queries and cells of a step while all cells are read; cells of a step of chosen blocks."""
+
+    rows: int = 128
+    tile: int = 64
+    warps: int = 8
+    stages: int = 2
+    chosen: int = 64
+    chosen_warps: int = 4
+    chosen_stages: int = 3
+
+
+DENSE = 10240  # cells up to which all are read
+
+
+def attend_prompt(
+    q: torch.Tensor, gate: torch.Tensor, memory: AttentionMemory, columns: Columns, blocks: torch.Tensor | None,
+    chosen: torch.Tensor | None, cut: Cut | None = None,
+) -> Halves:  # fmt: skip
+    """Attention of a prompt's queries [T, heads, D] over chosen blocks and tails, gated: [T, heads*D].
+
+    blocks None: over every past token.
+    """
+    tokens, heads, dim = q.shape
+    kv_heads = memory.codes.shape[1]
+    group, cut, form = heads // kv_heads, cut or Cut(), target(q.device).form
+    out = torch.empty(tokens, heads * dim, dtype=torch.float16, device=q.device)
+    end, ratio = columns.start + tokens, max(memory.ratio, 1)
+    where = (memory.pages, memory.pages.stride(0), memory.codes, memory.scales, columns.slot, columns.start)
+    sizes = {
+        "GROUP": group, "KV_HEADS": kv_heads, "D": dim, "GROUPS": memory.scales.shape[-1], "PAGE": PAGE,
+        "RATIO": ratio, "VALUE": VALUE, "FORM": form,
+    }  # fmt: skip
+    if blocks is not None and end > DENSE:
+        assert chosen is not None
+        _attend_chosen[(tokens, kv_heads)](
+            q, gate, out, blocks, chosen, *where, 1 / math.sqrt(dim),
+            GROUP_ROWS=max(16, power_of_two(group)), BUDGET=blocks.shape[1], TILE=cut.chosen,
+            STAGES=cut.chosen_stages, num_warps=cut.chosen_warps, **sizes,
+        )  # fmt: skip
+        return Halves(out)
+    marks, stride = out, 0
+    if blocks is not None and end // ratio > blocks.shape[1]:
+        stride = -(-(end // ratio + 1) // 32)
+        marks = torch.zeros(tokens, stride, dtype=torch.int32, device=q.device)
+        size = max(power_of_two(blocks.shape[1] + 1), 2 * power_of_two(stride))
+        _mark[(tokens,)](
+            blocks, chosen, marks, columns.start, tokens, stride, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
+        )  # fmt: skip
+    rows = max(cut.rows, power_of_two(group))
+    _attend_all[(kv_heads, -(-tokens // (rows // group)))](
+        q, gate, out, marks, stride, *where, tokens, 1 / math.sqrt(dim),
+        MARKED=stride > 0, ROWS=rows, TILE=cut.tile, STAGES=cut.stages, num_warps=cut.warps, **sizes,
+    )  # fmt: skip
+    return Halves(out)
