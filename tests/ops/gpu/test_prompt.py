@@ -24,7 +24,8 @@ from jubako.quant import BY_NAME, decode
 @triton.jit
 def _write(
     base, rows, counting, out,
-    BLOCKS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALE: tl.constexpr, FORM: tl.constexpr,
+    BLOCKS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALE: tl.constexpr,
+    FORM: tl.constexpr,
 ):  # fmt: skip
     """A matrix of up to 16 rows in its own order: number k comes from `place_of(k)`."""
     number = tl.arange(0, 16)

@@ -104,8 +104,8 @@ def _words(base, place):
 
 @triton.jit
 def fetch_four(base, rows, blocks: tl.constexpr, row, unit, j, counting, TYPE: tl.constexpr, EVEN: tl.constexpr):
-    """Blocks 4·unit + j of rows `row` [1, rows, 1] as they lie: see `blocks.fetch`; twice, of words 0 and 2, and of words
-    1 and 3. EVEN: no unit is partial; j [4, 1, 1], row: loaded indices.
+    """Blocks 4·unit + j of rows `row` [1, rows, 1] as they lie: see `blocks.fetch`; twice, of words 0 and 2, and of
+    words 1 and 3. EVEN: no unit is partial; j [4, 1, 1], row: loaded indices.
     """
     lane = row * blocks + (unit * 4 + j if EVEN else tl.minimum(unit * 4 + j, blocks - 1))
     size = rows * blocks
@@ -234,7 +234,7 @@ def operand(
 ):  # fmt: skip
     """Numbers 128·unit on of rows `row` [1, rows, 1] of a matrix: float16 [rows, 128], SCALE times the weights.
 
-    j [4, 1, 1] and pair [1, 1, 2]: indices loaded from `counting`. What lies beyond a row's blocks is arbitrary but finite.
+    j [4, 1, 1] and pair [1, 1, 2]: loaded from `counting`. What lies beyond a row's blocks is arbitrary but finite.
     """
     if number_bytes(TYPE) > 0:
         return _plain_unit(base, blocks, row, unit, j, ROWS, TYPE, SCALE)

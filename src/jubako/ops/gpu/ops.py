@@ -17,6 +17,7 @@ from . import attention, carry, embed, experts, gdn, gdn_chunk, head, hyper, lin
 from .activation import Quantised
 from .boxes import Boxes
 from .columns import Columns
+from .far_table import FarTable
 from .launch import COLUMNS
 from .matrix import Source
 from .prompt import Halves
@@ -63,7 +64,7 @@ class GpuOps:
         context: int,
         kv_bits: int = 8,
         source: Source | None = None,
-        host_table: bool = False,
+        host_table: weights.TablePlace = False,
         layers: range | None = None,
         boxes: Boxes | None = None,
         head: bool = True,
@@ -87,6 +88,9 @@ class GpuOps:
         )  # fmt: skip
         self.rope = prepare.Rope(config.rope_frequencies().to(device), config.rope_magnitude)
         self.hash = ngram.Hash.of(config, device)
+        tables = [layer.ngram.table for layer in self.weights.layers if layer.ngram is not None]
+        self._far = next((table for table in tables if isinstance(table, FarTable)), None)
+        self._asked: torch.Tensor | None = None
         self._selectors = {
             ratio: Selector(config.index_blocks(ratio), -(-context // ratio // 64) * 64, COLUMNS, device)
             for ratio in set(ratios)
@@ -100,6 +104,7 @@ class GpuOps:
 
     def start(self, columns: Columns) -> torch.Tensor:
         """Streams [T, S, H] before this card's first layer: the embedding's, or what the card before gives."""
+        self._ask(columns)
         if self.before is not None:
             return self.before.streams(columns)
         return self.spread(self.embed(self.weights.embed, columns))
@@ -108,9 +113,15 @@ class GpuOps:
         """Inside, this thread launches on this card."""
         return on_device(self.device)
 
-    def awake(self) -> AbstractContextManager[Any]:
-        """Inside, absent experts of steps are computed; steps are waited for before its end."""
-        return self.boxes.awake() if self.boxes is not None else nullcontext()
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Inside, what steps ask the CPU for is answered; steps are waited for before its end."""
+        with ExitStack() as stack:
+            if self.boxes is not None:
+                stack.enter_context(self.boxes.awake())
+            if self._far is not None:
+                stack.enter_context(self._far.awake())
+            yield
 
     def ordered(self) -> AbstractContextManager[Any]:
         """Inside, work launched here comes after what was launched on the cards before, and before what will be."""
@@ -127,15 +138,30 @@ class GpuOps:
     def ngram_inject(self, layer: Any, streams: torch.Tensor, columns: Columns) -> None:
         """Hash the tokens, read their rows, add the embedding to streams [T, S, H] in place."""
         assert self.hash is not None
-        rows = embed.embed(layer.table, ngram.ngram_rows(self.hash, columns, self.pool.tokens))
+        if isinstance(layer.table, FarTable):
+            ids = self._asked if self._asked is not None else self._ask(columns)
+            self._asked = None
+            assert ids is not None
+            rows = layer.table.take(len(ids)) if columns.parts is not None else layer.table.of_prompt(ids)
+        else:
+            rows = embed.embed(layer.table, ngram.ngram_rows(self.hash, columns, self.pool.tokens))
         key, value = linear.linear_many(layer.projections, rows.view(columns.tokens, -1))
         ngram.ngram_inject(layer, streams, key, value, self.pool.ngram, columns, self.hash.config.size, self.config.eps)
+
+    def _ask(self, columns: Columns) -> torch.Tensor | None:
+        """Ask for a step's rows of a table on the disk, so that they come while the first layer is computed."""
+        if self._far is None or self.hash is None:
+            return None
+        self._asked = ngram.ngram_rows(self.hash, columns, self.pool.tokens)
+        if columns.parts is not None:
+            self._far.ask(self._asked)
+        return self._asked
 
     def hyper_mix(self, streams: torch.Tensor, mix: Any) -> Mixed:
         """What a block reads of streams [T, S, H]: mixed [T, H], quantised, and inject [T, S], None for the head."""
         return hyper.hyper_mix(streams, mix)
 
-    def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor | Quantised:
+    def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor | Quantised | Halves:
         """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
         projected = linear.linear_many(layer.projections, mixed)
         if columns.parts is not None:
