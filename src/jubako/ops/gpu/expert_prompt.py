@@ -52,8 +52,8 @@ def gate_up_prompt_kernel(
     pool, pool_scales, slot_bytes, up_at, table, rows, uses, expert, first, last, chosen, x, x_stride,
     factor, hidden, hidden_stride, counting,
     BLOCKS: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr,
-    UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FACTOR: tl.constexpr, SCALE: tl.constexpr, HALF: tl.constexpr,
-    STAGES: tl.constexpr, FORM: tl.constexpr,
+    UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FACTOR: tl.constexpr, SCALE: tl.constexpr,
+    HALF: tl.constexpr, STAGES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Program (rows, tile): silu(gate)·up of ROWS rows for the tile's uses, into hidden [use] in `operand`'s order."""
     tile = tl.program_id(1)
@@ -175,14 +175,15 @@ def routed_experts(slots: Slots, x: Halves, routed: Routed, count: int, cut: Cut
         tiles.first, tiles.last, chosen, wide, wide.stride(0), x.factor if x.factor is not None else wide, hidden,
         hidden.stride(0), indices,
         BLOCKS=blocks, UNITS=units, TILE=cut.uses, ROWS=cut.rows, GATE=shape.gate.id, UP=shape.up.id,
-        EVEN=blocks % 4 == 0, SCALED=slots.scales is not None, FACTOR=x.factor is not None, SCALE=SCALE, HALF=HALF, STAGES=cut.stages,
-        FORM=form, num_warps=cut.warps,
+        EVEN=blocks % 4 == 0, SCALED=slots.scales is not None, FACTOR=x.factor is not None, SCALE=SCALE,
+        HALF=HALF, STAGES=cut.stages, FORM=form, num_warps=cut.warps,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // cut.down_rows), number)](
         slots.data, scales, shape.bytes, shape.down_at, slots.table, shape.hidden, tiles.uses,
         tiles.expert, tiles.first, tiles.last, hidden, hidden.stride(0), outputs, indices,
         BLOCKS=down_blocks, UNITS=down_units, TILE=cut.uses, ROWS=cut.down_rows, DOWN=shape.down.id,
-        EVEN=down_blocks % 4 == 0, SCALED=slots.scales is not None, SCALE=SCALE, STAGES=cut.stages, FORM=form, num_warps=cut.warps,
+        EVEN=down_blocks % 4 == 0, SCALED=slots.scales is not None, SCALE=SCALE, STAGES=cut.stages,
+        FORM=form, num_warps=cut.warps,
     )  # fmt: skip
     return hidden, outputs
 
