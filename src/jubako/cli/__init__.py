@@ -38,6 +38,8 @@ KvBits = Annotated[int, typer.Option(help="Bits of a cached key or value: 8 or 1
 Ram = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory to use, as 24G; what does not fit stays on disk.")
 ]
+Gpus = Annotated[str | None, typer.Option(metavar="0,1", help="GPUs to use, by number; by default all that help.")]
+Vram = Annotated[str | None, typer.Option(metavar="SIZE", help="Video memory to use at most, of each GPU: 12G.")]
 Context = Annotated[int | None, typer.Option(help="Tokens of context to make room for.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
@@ -80,6 +82,8 @@ def run(
     kv_bits: KvBits = 8,
     context: Context = None,
     ram: Ram = None,
+    gpus: Gpus = None,
+    vram: Vram = None,
 ) -> None:
     """Answer one prompt, streaming; then say how fast."""
     from ..engine.draft import DraftOptions
@@ -94,7 +98,7 @@ def run(
     params = SamplingParams(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
     )
-    loaded = _load(model, device, threads, kv_bits, context, ram)
+    loaded = _load(model, device, threads, kv_bits, context, ram, gpus, vram)
     command(prompt, loaded, params, max_tokens, raw, think, system, DraftOptions(drafts, floor=draft_floor))
 
 
@@ -119,6 +123,8 @@ def chat(
     kv_bits: KvBits = 8,
     context: Context = None,
     ram: Ram = None,
+    gpus: Gpus = None,
+    vram: Vram = None,
 ) -> None:
     """Talk with the model in the terminal. /help there lists what can be typed."""
     from ..engine.draft import DraftOptions
@@ -127,7 +133,7 @@ def chat(
     params = SamplingParams(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
     )
-    loaded = _load(model, device, threads, kv_bits, context, ram)
+    loaded = _load(model, device, threads, kv_bits, context, ram, gpus, vram)
     Chat(loaded, params, max_tokens, think, system, DraftOptions(drafts, floor=draft_floor)).loop()
 
 
@@ -149,6 +155,8 @@ def serve(
     kv_bits: KvBits = 8,
     context: Context = None,
     ram: Ram = None,
+    gpus: Gpus = None,
+    vram: Vram = None,
     sequences: Annotated[int, typer.Option(min=1, max=16, help="Answers at a time.")] = 8,
     drafts: Annotated[int | None, typer.Option(min=0, max=15, help="Most drafts a step; else what pays.")] = None,
     prefix_gb: Annotated[float | None, typer.Option(min=0, help="Memory for what was read, in GB.")] = None,
@@ -177,7 +185,9 @@ def serve(
         threads,
         kv_bits,
         context,
-        _bytes(ram),
+        _bytes("--ram", ram),
+        _numbers(gpus),
+        _bytes("--vram", vram),
         sequences,
         drafts,
         prefix_gb,
@@ -241,6 +251,8 @@ def bench(
     threads: Threads = None,
     kv_bits: KvBits = 8,
     ram: Ram = None,
+    gpus: Gpus = None,
+    vram: Vram = None,
     fill: Annotated[str, typer.Option(help="How a context is filled: read like a prompt, or random.")] = "random",
     isa: Annotated[str | None, typer.Option(help="Instruction set, avx2 or avx512; else the best.")] = None,
     synth: Annotated[bool, typer.Option("--synth", help="On a GPU: a random network of full size, no file.")] = False,
@@ -258,7 +270,8 @@ def bench(
     if device == "cuda":
         from .bench_gpu import bench_gpu
 
-        bench_gpu(files or [], synth, parse_depths(depths), prompt, repeat, kv_bits, profile, json)
+        cards = (_numbers(gpus), _bytes("--vram", vram))
+        bench_gpu(files or [], synth, cards, parse_depths(depths), prompt, repeat, kv_bits, profile, json)
         return
     if not files:
         raise RequestError("bench takes a model file")
@@ -271,7 +284,9 @@ def bench(
         device,
         threads,
         kv_bits,
-        _bytes(ram),
+        _bytes("--ram", ram),
+        _numbers(gpus),
+        _bytes("--vram", vram),
         fill,
         isa,
         drafts,
@@ -284,17 +299,35 @@ planning.register(app)
 
 
 def _load(
-    files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None, ram: str | None
+    files: list[Path] | None,
+    device: str,
+    threads: int | None,
+    kv_bits: int,
+    context: int | None,
+    ram: str | None,
+    gpus: str | None,
+    vram: str | None,
 ) -> Model:
     from .open import open_with_status
 
-    return open_with_status(files, device, threads, kv_bits, context, _bytes(ram))
+    limits = (_bytes("--ram", ram), _numbers(gpus), _bytes("--vram", vram))
+    return open_with_status(files, device, threads, kv_bits, context, *limits)
 
 
-def _bytes(ram: str | None) -> int | None:
+def _bytes(option: str, text: str | None) -> int | None:
     from ..place.sizes import parse_size
 
-    return None if ram is None else parse_size(ram, "--ram")
+    return None if text is None else parse_size(text, option)
+
+
+def _numbers(gpus: str | None) -> tuple[int, ...] | None:
+    """The GPUs of "0,1"."""
+    if gpus is None:
+        return None
+    parts = [part.strip() for part in gpus.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise RequestError(f"--gpus is {gpus!r}; it must be numbers of GPUs such as 0,1")
+    return tuple(int(part) for part in parts)
 
 
 def main(arguments: list[str] | None = None) -> None:

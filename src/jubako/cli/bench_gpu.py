@@ -19,6 +19,7 @@ WIDTHS = (1, 4)
 def bench_gpu(
     files: Sequence[Path],
     synth: bool,
+    cards: tuple[tuple[int, ...] | None, int | None],
     depths: Sequence[int],
     prompt: int,
     repeat: int,
@@ -30,10 +31,12 @@ def bench_gpu(
 ) -> None:
     """Measure, print tables, write JSON to `out` if given ("-" is standard output, without the tables).
 
-    types: block types of a random network, as `jubako synth` takes them; drafts: time speculative steps of so many.
+    cards: the GPUs, and bytes of each that may be used; None: all that help, all that is free. types: block types of a
+    random network, as `jubako synth` takes them; drafts: time speculative steps of so many.
     """
-    from ..engine.gpu.device import gpu_executor, open_gpu
+    from ..engine.gpu.device import free_bytes, gpu_executor, open_gpus
     from ..engine.gpu.executor import GpuExecutor
+    from ..engine.gpu.several import runs_of
     from ..measure.bench_gpu import GpuBench
     from ..measure.geometry import network_config
     from ..measure.gpu_report import markdown
@@ -48,14 +51,18 @@ def bench_gpu(
     context = max(depths) + prompt + 4096
     with console.status("") as status:
         if synth:
-            device = open_gpu()
+            devices = open_gpus(cards[0])
             config = network_config(ngram_rows=2_000_000, draft=drafts is not None)
-            network, source = synthetic_network(config, device, BlockTypes.parse(types), draft_head="Q4_0")
             context = min(context, config.context_length)
-            executor = GpuExecutor(network, device, kv_bits=kv_bits, context=context, source=source)
+            made = [synthetic_network(config, d, BlockTypes.parse(types), draft_head="Q4_0") for d in devices]
+            network, rooms = made[0][0], [free_bytes(device, cards[1]) for device in devices]
+            runs = runs_of(network, devices, rooms, kv_bits=kv_bits, sequences=2, tokens=context, context=context)
+            executor = GpuExecutor(
+                network, devices, runs=runs, kv_bits=kv_bits, context=context, source=[source for _, source in made]
+            )
         else:
             network = load_network(open_model(list(files)))
-            executor = gpu_executor(network, kv_bits, min(context, network.config.context_length))
+            executor = gpu_executor(network, kv_bits, min(context, network.config.context_length), 2, *cards)
         bench = GpuBench(network, executor, kv_bits, status.update)
         report = bench.report(WIDTHS if drafts is None else (*WIDTHS, drafts + 1))
         for depth in depths:

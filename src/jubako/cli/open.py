@@ -28,7 +28,14 @@ def small_model() -> list[Path]:
 
 
 def open_with_status(
-    files: list[Path] | None, device: str, threads: int | None, kv_bits: int, context: int | None, ram: int | None
+    files: list[Path] | None,
+    device: str,
+    threads: int | None,
+    kv_bits: int,
+    context: int | None,
+    ram: int | None,
+    gpus: tuple[int, ...] | None,
+    vram: int | None,
 ) -> Model:
     """Load the files (or the small model), showing on standard error what is being done."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -46,4 +53,14 @@ def open_with_status(
         def read(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        return load(files, device, threads=threads, kv_bits=kv_bits, context=context, ram=ram, progress=read)
+        return load(
+            files,
+            device,
+            threads=threads,
+            kv_bits=kv_bits,
+            context=context,
+            ram=ram,
+            gpus=gpus,
+            vram=vram,
+            progress=read,
+        )

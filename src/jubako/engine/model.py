@@ -49,6 +49,8 @@ def load(
     sequences: int = 2,
     draft_head: str | None = None,
     ram: int | None = None,
+    gpus: Sequence[int] | None = None,
+    vram: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Open a model and make it ready to run.
@@ -66,6 +68,8 @@ def load(
              memory is the limit, worse guesses, never another text
     ram      bytes of main memory that the process may take: what does not fit stays on the disk and is read when it is
              needed; None: all that is free if the model is larger, else the file is mapped
+    gpus     numbers of the GPUs to use, each for a run of layers; None: all that help. Those that can't be are left out
+    vram     bytes of each GPU that may be used; None: what is free
     progress  told the bytes read and to be read, where weights are read while loading
 
     Raises FileFormatError, MissingTensorError, MachineError, RequestError.
@@ -78,12 +82,18 @@ def load(
         raise RequestError(f"threads is {threads}; it must lie between 1 and 1024")
     if ram is not None:
         whole("ram", ram, 1)
+    if vram is not None:
+        whole("vram", vram, 1)
+    if gpus is not None and (not gpus or any(whole("gpus", gpu) < 0 for gpu in gpus)):
+        raise RequestError(f"gpus is {list(gpus)}; it must name at least one GPU by its number")
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = open_model([Path(p) for p in paths])
     network = load_network(files, compress_ratio)
     if draft_head is not None:
         network = with_draft_head(network, draft_head)
-    executor = _executor(network, device, threads, kv_bits, context, sequences, ram, progress)
+    if device == "auto" and gpus is not None:
+        device = "cuda"
+    executor = _executor(network, device, threads, kv_bits, context, sequences, ram, gpus, vram, progress)
     return Model(network, executor, files, context)
 
 
@@ -95,6 +105,8 @@ def _executor(
     context: int | None,
     sequences: int,
     ram: int | None,
+    gpus: Sequence[int] | None,
+    vram: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Executor:
     if device == "reference":
@@ -104,7 +116,7 @@ def _executor(
     wanted = device == "auto" and may_have_gpu() and weight_bytes(network) >= SMALL
     if device == "cuda" or wanted:
         try:
-            return gpu_executor(network, kv_bits, context, sequences)
+            return gpu_executor(network, kv_bits, context, sequences, gpus, vram)
         except MachineError as error:
             if device == "cuda":
                 raise

@@ -84,6 +84,8 @@ def bench(
     threads: int | None = None,
     kv_bits: int = 8,
     ram: int | None = None,
+    gpus: tuple[int, ...] | None = None,
+    vram: int | None = None,
     fill: str = "random",
     isa: str | None = None,
     drafts: int | None = None,
@@ -112,7 +114,9 @@ def bench(
     note(f"loading {paths[0].name}")
     started = time.perf_counter()
     context = None if ram is None else _tokens(max(depths), prompt, tokens, repeat)
-    model = load(paths, device, threads=threads, kv_bits=kv_bits, context=context, sequences=1, ram=ram)
+    model = load(
+        paths, device, threads=threads, kv_bits=kv_bits, context=context, sequences=1, ram=ram, gpus=gpus, vram=vram
+    )
     load_seconds = time.perf_counter() - started
     generator = np.random.default_rng(0)
     native = _native(device)

@@ -41,6 +41,8 @@ def run(connection: socket.socket) -> int:
             context=start.context,
             sequences=start.sequences,
             ram=start.ram,
+            gpus=start.gpus,
+            vram=start.vram,
         )
         scheduler = _schedule(model, start)
         if model.tokenizer:

@@ -36,6 +36,8 @@ class Start:
     sessions: str | None = None
     sessions_bytes: int = 16 << 30
     ram: int | None = None
+    gpus: tuple[int, ...] | None = None
+    vram: int | None = None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import torch
 from ...arch.network import Network
 from ...ops.gpu import experts, hyper, route
 from ...ops.gpu.columns import Columns
+from ...ops.gpu.combine import Pending, hyper_combine
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.ops import GpuOps, on_device
 from ...ops.gpu.peer import Passage
@@ -38,20 +39,20 @@ def halves(ops: GpuOps, columns: Columns, streams: torch.Tensor) -> Generator[An
         mixer: Any = layer.mixer
         memory = ops.pool.layers[index]
         if isinstance(memory, GdnMemory):
-            y, weight = ops.gdn(mixer, x, memory, columns), mixer.out
+            part = ops.linear(mixer.out, ops.gdn(mixer, x, memory, columns))
         else:
-            y, weight = ops.attention(mixer, x, memory, columns), mixer.output
-        total = yield ops.linear(weight, y)
+            part = ops.linear(mixer.output, ops.attention(mixer, x, memory, columns))
+        total = yield part
         assert inject is not None
-        x, inject = hyper.hyper_mix(streams, layer.hc_ffn, False, hyper.Pending(inject, total))
+        x, inject = hyper.hyper_mix(streams, layer.hc_ffn, False, Pending(inject, total))
         assert inject is not None
         total = yield experts.parts_of(layer.experts, x, route.route_experts(layer.experts, x, ops.config.experts_used))
         following = layers[index + 1] if index + 1 < len(layers) else None
         if following is None or following.ngram is not None:
-            hyper.hyper_combine(streams, inject, total)
+            hyper_combine(streams, inject, total)
             mixed = None
         else:
-            mixed = hyper.hyper_mix(streams, following.hc_attn, True, hyper.Pending(inject, total))
+            mixed = hyper.hyper_mix(streams, following.hc_attn, True, Pending(inject, total))
 
 
 class Twins:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .executor import GpuExecutor
 
 log = logging.getLogger(__name__)
-OLDEST = (7, 0)  # compute capability: Volta
 RESERVE = 1 << 30  # bytes of the card left for activations, graphs and the driver
+CONTEXT = 1 << 29  # of these, what the driver takes before anything is allocated
 _NODES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # a driver's device files: NVIDIA's, AMD's, and those of WSL
 
 
@@ -35,7 +35,12 @@ def may_have_gpu() -> bool:
 
 
 def open_gpu() -> torch.device:
-    """The GPU to use. Raises MachineError with the one thing that is missing.
+    """The first GPU that can be used. Raises MachineError with the one thing that is missing."""
+    return open_gpus()[0]
+
+
+def open_gpus(gpus: Sequence[int] | None = None) -> list[torch.device]:
+    """The GPUs named, or all, that can be used. Raises MachineError with the one thing that is missing.
 
     Kernels compiled here are kept in the user's cache for the next start.
     """
@@ -56,27 +61,37 @@ def open_gpu() -> torch.device:
         raise MachineError(f"no GPU can be used: {reason}; {advice} mend the driver") from error
     if torch.cuda.device_count() == 0:
         raise MachineError(f"there is no GPU that torch can see; {advice} check the driver and CUDA_VISIBLE_DEVICES")
-    device = torch.device("cuda", torch.cuda.current_device())
-    if torch.version.hip is None and torch.cuda.get_device_capability(device) < OLDEST:
-        found = "{}.{}".format(*torch.cuda.get_device_capability(device))
-        raise MachineError(
-            f"{torch.cuda.get_device_name(device)} has compute capability {found}; {advice} a card of 7.0 or newer"
-        )
-    return device
+    from .several import cards_of
+
+    return cards_of(gpus)
 
 
-def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences: int = 2) -> GpuExecutor:
-    """An executor on this machine's GPU. context None: the network's, or as much of it as fits.
+def gpu_executor(
+    network: Network,
+    kv_bits: int,
+    context: int | None,
+    sequences: int = 2,
+    gpus: Sequence[int] | None = None,
+    vram: int | None = None,
+) -> GpuExecutor:
+    """An executor on this machine's GPUs: those named, or all that help. context None: as much as fits.
 
-    Raises MachineError when there is no GPU, or when the model does not fit and what would.
+    vram: bytes of each that may be used. Raises MachineError when there is no GPU, or when the model does not fit and
+    what would.
     """
-    device = open_gpu()
+    devices = open_gpus(gpus)
+    if len(devices) > 1:
+        from .several import cards_executor
+
+        return cards_executor(network, devices, [free_bytes(device, vram) for device in devices], kv_bits, context,
+                              sequences, every=gpus is not None)  # fmt: skip
+    device = devices[0]
     import torch
 
     from .executor import GpuExecutor
     from .load import FileSource
 
-    free, weights = torch.cuda.mem_get_info(device)[0] - RESERVE, card_bytes(network)
+    free, weights = free_bytes(device, vram), card_bytes(network)
     room = tokens_that_fit(network, kv_bits, sequences, free - weights)
     name = torch.cuda.get_device_name(device)
     if room < 64:
@@ -104,6 +119,17 @@ def gpu_executor(network: Network, kv_bits: int, context: int | None, sequences:
     executor.prepare(prompts=(executor.chunk,))
     log.info("kernels ready in %.1f s", time.perf_counter() - loaded)
     return executor
+
+
+def free_bytes(device: torch.device, vram: int | None) -> int:
+    """Bytes for weights and state on a card of which `vram` may be used at most, and from now on can be."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    if vram is not None and vram < free:
+        torch.cuda.set_per_process_memory_fraction(max(vram - CONTEXT, 0) / total, device)
+        free = vram
+    return free - RESERVE
 
 
 def tokens_that_fit(network: Network, kv_bits: int, sequences: int, room: int) -> int:

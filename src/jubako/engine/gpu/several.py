@@ -1,0 +1,145 @@
+"""Which GPUs are used, and an executor on several of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...arch.network import Network
+from ...errors import MachineError
+from .cards_plan import layer_runs
+from .load import FileSource
+
+if TYPE_CHECKING:
+    from .executor import GpuExecutor
+
+log = logging.getLogger(__name__)
+OLDEST = (7, 0)  # compute capability: Volta
+LEAST = 2 << 30  # free bytes without which a card is no help
+SLOW = 0.5  # a card slower than that, beside the fastest, is used only for its memory
+
+
+def cards_of(gpus: Sequence[int] | None) -> list[torch.device]:
+    """The GPUs named, or all there are, without those that can't be used, of which the log tells.
+
+    Raises MachineError where none is left.
+    """
+    there = range(torch.cuda.device_count())
+    found, faults = [], []
+    for index in dict.fromkeys(there if gpus is None else gpus):
+        fault = _fault(index) if index in there else f"GPU {index} is not there; this machine has {_listed(there)}"
+        if fault:
+            faults.append(fault)
+        else:
+            found.append(torch.device("cuda", index))
+    if not found:
+        raise MachineError(f"{'; '.join(faults)}; use device cpu, or name another card with --gpus")
+    taken = {device: fault for device in found if (fault := _taken(device))}
+    if len(taken) < len(found):
+        found = [device for device in found if device not in taken]
+        faults += taken.values()
+    for fault in faults:
+        log.warning("%s: going on with %s", fault, _listed([device.index for device in found]))
+    return found
+
+
+def _fault(index: int) -> str:
+    """Why a card can't be used, "" if it can."""
+    try:
+        capability = torch.cuda.get_device_capability(index)
+        if torch.version.hip is None and capability < OLDEST:
+            found = f"{capability[0]}.{capability[1]}"
+            return f"{_name(index)} has compute capability {found}; 7.0 is the oldest that can be used"
+        torch.cuda.mem_get_info(index)
+    except RuntimeError as error:  # fallen off the bus, or in exclusive use by another process
+        return f"GPU {index} does not answer: {str(error).splitlines()[0]}"
+    return ""
+
+
+def _taken(device: torch.device) -> str:
+    """What to say of a card whose memory others hold, "" if there is some."""
+    free, total = torch.cuda.mem_get_info(device)
+    if free >= min(LEAST, total // 2):
+        return ""
+    return f"{_name(device.index)} is taken: {free / 1e9:.1f} of its {total / 1e9:.1f} GB are free"
+
+
+def _name(index: int) -> str:
+    return f"GPU {index} ({torch.cuda.get_device_name(index)})"
+
+
+def _listed(indices: Sequence[int]) -> str:
+    names = [str(index) for index in indices]
+    return f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names[:-1])} and {names[-1]}"
+
+
+def speed(device: torch.device) -> float:
+    """Bytes/s that a card's memory gives, on paper: what its share of the layers goes by."""
+    card = torch.cuda.get_device_properties(device)
+    return float(card.memory_clock_rate * 1000 * card.memory_bus_width / 8 * 2)
+
+
+def runs_of(network: Network, devices: Sequence[torch.device], rooms: Sequence[int], **wanted: int) -> list[range]:
+    """The layers of each card, which has so many bytes of room. wanted: see `layer_runs`."""
+    speeds = [speed(device) for device in devices] if len(devices) > 1 else [1.0]
+    return layer_runs(network, rooms, speeds, **wanted)
+
+
+def cards_executor(
+    network: Network,
+    devices: Sequence[torch.device],
+    rooms: Sequence[int],
+    kv_bits: int,
+    context: int | None,
+    sequences: int,
+    every: bool,
+) -> GpuExecutor:
+    """An executor whose layers lie on several GPUs with so many bytes of room. context None: as much as fits.
+
+    every: on all of them; else slow ones are left out where the model fits without. Raises MachineError where it does
+    not fit.
+    """
+    from .executor import GpuExecutor
+
+    speeds = [speed(device) for device in devices]
+    fast = [place for place, own in enumerate(speeds) if own >= SLOW * max(speeds)]
+    if not every and 1 < len(fast) < len(devices):
+        some, theirs = [devices[place] for place in fast], [rooms[place] for place in fast]
+        try:
+            return cards_executor(network, some, theirs, kv_bits, context, sequences, True)
+        except MachineError as error:
+            log.info("all cards are used: %s", error)
+    wanted = context or network.config.context_length
+    tokens, runs = sequences * wanted, None
+    while runs is None:
+        try:
+            context_held = min(wanted, tokens)
+            runs = runs_of(
+                network, devices, rooms, kv_bits=kv_bits, sequences=sequences, tokens=tokens, context=context_held
+            )
+        except MachineError:
+            if tokens <= (wanted if context is not None else 4096):
+                raise
+            tokens = max(tokens - wanted, wanted) if tokens > wanted else tokens // 2
+    if tokens < wanted:
+        log.warning("%s have room for %d of the model's %d tokens of context", _names(devices), tokens, wanted)
+    shares = (f"{run.start} to {run.stop - 1} on GPU {d.index}" for run, d in zip(runs, devices, strict=True))
+    log.info("layers %s", ", ".join(shares))
+    sources = [FileSource(device) for device in devices]
+    try:
+        executor = GpuExecutor(
+            network, devices, runs=runs, kv_bits=kv_bits, context=min(wanted, tokens), tokens=tokens,
+            sequences=sequences, source=sources, host_table=True,
+        )  # fmt: skip
+    finally:
+        for source in sources:
+            source.close()
+    executor.prepare(prompts=(executor.piece + 64,))
+    return executor
+
+
+def _names(devices: Sequence[torch.device]) -> str:
+    return " and ".join(torch.cuda.get_device_name(device) for device in devices)

@@ -1,0 +1,102 @@
+"""Which cards are used, and what is said of those that can't be."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import jubako
+from jubako.arch.weights import load_network
+from jubako.cli import _numbers
+from jubako.engine.gpu import device as gpu_device
+from jubako.engine.gpu import several
+from jubako.errors import MachineError, RequestError
+from jubako.files import open_model
+
+pytest.importorskip("triton")
+CARDS: list[tuple[str, tuple[int, int], int, int, float]] = [
+    ("A100", (8, 0), 70, 80, 2.0),
+    ("Tesla P40", (6, 1), 20, 24, 0.3),
+    ("V100", (7, 0), 1, 32, 0.9),
+    ("Gone", (9, 0), 0, 0, 1.0),
+]
+
+
+def number(card: object) -> int:
+    """A card's number, however it is named."""
+    found = card.index if isinstance(card, torch.device) else card
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Three cards: one good, one too old, one that another process has filled; a fourth has fallen off the bus."""
+
+    def memory(device: object) -> tuple[int, int]:
+        index = number(device)
+        if index == 3:
+            raise RuntimeError("CUDA error: device is lost\nmore")
+        return int(CARDS[index][2] * 1e9), int(CARDS[index][3] * 1e9)
+
+    for name, value in {
+        "device_count": lambda: 4,
+        "init": lambda: None,
+        "get_device_name": lambda index: CARDS[number(index)][0],
+        "get_device_capability": lambda index: CARDS[number(index)][1],
+        "mem_get_info": memory,
+        "get_device_properties": lambda index: SimpleNamespace(
+            memory_clock_rate=CARDS[number(index)][4] * 1e6, memory_bus_width=4096
+        ),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    return monkeypatch
+
+
+def test_cards_that_cannot_be_used_are_left_out_with_a_sentence(
+    machine: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert several.cards_of(None) == [torch.device("cuda", 0)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "GPU 1 (Tesla P40) has compute capability 6.1; 7.0 is the oldest that can be used: going on with GPU 0",
+        "GPU 3 does not answer: CUDA error: device is lost: going on with GPU 0",
+        "GPU 2 (V100) is taken: 1.0 of its 32.0 GB are free: going on with GPU 0",
+    ]
+
+
+def test_none_left_is_an_error_that_names_each(machine: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MachineError, match=r"GPU 1 \(Tesla P40\).* 6\.1.*; GPU 9 is not there; this machine has GPUs"):
+        several.cards_of([1, 9])
+
+
+def test_layers_go_by_speed_and_room(machine: pytest.MonkeyPatch, tiny: object) -> None:
+    network = load_network(open_model([tiny / "tiny-bf16.gguf"]))  # type: ignore[operator]
+    wanted = {"kv_bits": 8, "sequences": 1, "tokens": 1024, "context": 1024}
+    both = [torch.device("cuda", 0), torch.device("cuda", 2)]
+    runs = several.runs_of(network, both, [10**9, 10**9], **wanted)
+    assert len(runs[0]) > len(runs[1]) >= 1 and runs[1].stop == network.config.layers
+    with pytest.raises(MachineError, match="do not fit on 2 cards"):
+        several.runs_of(network, both, [1000, 1000], **wanted)
+
+
+def test_no_more_than_vram_is_taken(machine: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+    machine.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: shares.append(share))
+    device = torch.device("cuda", 0)
+    assert gpu_device.free_bytes(device, 32 * 10**9) == 32 * 10**9 - gpu_device.RESERVE
+    assert shares == [pytest.approx((32e9 - gpu_device.CONTEXT) / 80e9)]
+    assert gpu_device.free_bytes(device, None) == 70 * 10**9 - gpu_device.RESERVE
+
+
+def test_numbers_of_gpus(tiny: object) -> None:
+    assert _numbers("0, 1") == (0, 1)
+    assert _numbers(None) is None
+    with pytest.raises(RequestError, match="--gpus is 'all'"):
+        _numbers("all")
+    with pytest.raises(RequestError, match="at least one GPU"):
+        jubako.load(tiny / "tiny-bf16.gguf", gpus=())  # type: ignore[operator]
