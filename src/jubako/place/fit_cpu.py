@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from .budget import CHUNKS, work_token_bytes
 from .census import Census
 from .machine import Machine
 from .plan import Box, Part, Plan, Wish
 from .shares import PAGE, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
 from .sizes import size_text
 
-PROCESS = 600 << 20  # bytes of the process itself
-WORK = 400 << 20  # of a chunk's activations
-CHUNK = 512
+PROCESS = 250 << 20  # bytes of the process itself
+CHUNK = 512  # prompt tokens a pass where all experts are in RAM
+WORK_SHARE = 8  # one part in so many of the rest for activations, where longer chunks spare reads of the SSD
 USUAL_CONTEXT = 65_536  # tokens, where nobody asks for so many and experts have to give way for more
 OPEN_COLUMNS = 16  # that a GDN state keeps apart until a step is decided
 
@@ -22,13 +23,14 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
     columns = OPEN_COLUMNS * 4 * config.gdn_channels * sum(config.recurrent)
     states = wish.sequences * (census.state_bytes // 2 + columns)
     dense = census.stored_bytes - (0 if census.tied else census.embed.bytes)
-    fixed = PROCESS + WORK + dense + states
+    work = CHUNK * work_token_bytes(config)
+    fixed = PROCESS + work + dense + states
     least = sum(2 * config.experts_used * shape.record for shape in census.experts)
     room = limit - fixed - least
     if room < PAGE * each:
         raise Short(
             f"{size_text(fixed + least + PAGE * each)} of RAM are needed (what every token reads {size_text(dense)}, "
-            f"a few experts {size_text(least)}, state and the process {size_text(states + PROCESS + WORK)}) and "
+            f"a few experts {size_text(least)}, state and the process {size_text(states + PROCESS + work)}) and "
             f"{size_text(limit)} may be used"
         )
     beside = room + least - census.expert_bytes  # what all experts would leave
@@ -39,6 +41,11 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
     context, notes = context_of(census, wish, most // each, "RAM")
     kv_tokens = max(context, min(wish.sequences * context, beside // 2 // each))
     left = limit - fixed - kv_tokens * each
+    chunk = CHUNK
+    if left < census.expert_bytes:  # each pass may read them all
+        chunk = next((n for n in CHUNKS if n > CHUNK and n * work_token_bytes(config) <= left // WORK_SHARE), CHUNK)
+        left -= (chunk - CHUNK) * work_token_bytes(config)
+        work = chunk * work_token_bytes(config)
     experts = min(census.expert_bytes, left)
     prefix = prefix_budget(left - experts)
     parts = (
@@ -46,7 +53,7 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
         Part("experts", experts),
         Part("keys and values", kv_tokens * each),
         Part("states", states + prefix),
-        Part("process", PROCESS + WORK),
+        Part("process", PROCESS + work),
     )
     return Plan(
         device="cpu",
@@ -61,7 +68,7 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
         ram=limit,
         expert_ram=experts,
         ring=0,
-        chunk=CHUNK,
+        chunk=chunk,
         work=0,
         link_share=0.0,
         threads=wish.threads or machine.threads,

@@ -22,9 +22,6 @@ from .routing import Counted, Popularity, distinct
 from .sizes import size_text
 from .speed import Estimate, Term
 
-CPU_CHUNK = 512  # prompt tokens that the CPU reads at a time
-TABLE_READS_AT_ONCE = 16
-
 
 @dataclass(frozen=True)
 class Holding:
@@ -89,7 +86,7 @@ def cpu_step(
 
 
 def cpu_prompt(
-    census: Census, machine: Machine, holding: Holding, popularity: Popularity, tokens: int,
+    census: Census, machine: Machine, holding: Holding, popularity: Popularity, tokens: int, chunk: int = 512,
     factors: Factors = CALIBRATED,
 ) -> Estimate:  # fmt: skip
     """A prompt on the CPU, in chunks: dense products by their multiply-adds; an expert's weights are unpacked once for
@@ -101,16 +98,16 @@ def cpu_prompt(
     once = [m for m in census.dense if m.rows != config.vocabulary]  # the head sees the last token only
     macs = {kind: sum(m.weights for m in once if m.kind == kind) for kind in kernels}
     dense = expert = streamed = 0.0
-    for chunk in chunks(tokens, CPU_CHUNK):
-        dense += sum(chunk * n / (kernels[k].linear_macs * scale[k] * factors.cpu_prompt) for k, n in macs.items())
-        read = distinct(popularity, chunk)
+    for size in chunks(tokens, chunk):
+        dense += sum(size * n / (kernels[k].linear_macs * scale[k] * factors.cpu_prompt) for k, n in macs.items())
+        read = distinct(popularity, size)
         for shape in census.trunk_experts:
             for matrix in (shape.gate, shape.up, shape.down):
                 kernel = kernels[matrix.kind]
                 work = kernel.experts_macs * scale[matrix.kind] * factors.cpu_prompt
                 unpack = max(matrix.bytes / rates[matrix.kind] - matrix.weights / work, 0)
-                expert += read * unpack + chunk * config.experts_used * matrix.weights / work
-        streamed += sum(term.seconds for term in _ssd(census, machine, holding, popularity, chunk, factors))
+                expert += read * unpack + size * config.experts_used * matrix.weights / work
+        streamed += sum(term.seconds for term in _ssd(census, machine, holding, popularity, size, factors))
     all_macs, each = tokens * sum(macs.values()), factors.cpu_layer_token / holding.threads
     terms = [
         Term("dense products", dense, f"{all_macs / 1e12:.2f} T multiply-adds at {all_macs / dense / 1e9:.0f} G/s"),

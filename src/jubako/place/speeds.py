@@ -57,7 +57,7 @@ def prompt(census: Census, machine: Machine, plan: Plan, popularity: Popularity,
     if plan.device == "cuda":
         card = machine.cards[plan.cards[0].index]
         return card_prompt(census, machine, card, held, popularity, tokens, plan.chunk)
-    return cpu_prompt(census, machine, held, popularity, tokens)
+    return cpu_prompt(census, machine, held, popularity, tokens, plan.chunk)
 
 
 def _drafted(
