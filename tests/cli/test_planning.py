@@ -31,7 +31,7 @@ def call(*words: str, width: int = 100) -> tuple[int, str]:
 
 
 def test_a_plan_from_a_header() -> None:
-    code, text = call("plan", TINY, "--machine", FIGURES, "--gpus", "0")
+    code, text = call("plan", TINY, "--machine", FIGURES, "--gpus", "none")
     assert code == 0
     assert "Fits." in text
     for word in ("RAM", "SSD", "decode, flat routing", "prompt of 512", "together", "GB of 120 GB"):
@@ -46,12 +46,12 @@ def test_a_plan_of_a_published_model_on_a_smaller_machine() -> None:
 
 
 def test_exit_codes_tell_scripts() -> None:
-    like = ("plan", "--like", "UD-IQ3_XXS", "--machine", FIGURES, "--no-terms", "--gpus", "0")
+    like = ("plan", "--like", "UD-IQ3_XXS", "--machine", FIGURES, "--no-terms", "--gpus", "none")
     assert call(*like)[0] == 0
     assert call(*like, "--ram", "24G")[0] == 3
     code, text = call(*like, "--ram", "2G")
     assert code == 1 and "Does not fit." in text and "2.0 GB may be used" in text
-    assert call("check", "--machine", FIGURES, "--gpus", "0", "--ram", "2G")[0] == 1
+    assert call("check", "--machine", FIGURES, "--gpus", "none", "--ram", "2G")[0] == 1
 
 
 def test_json_has_what_the_tables_show() -> None:
@@ -72,7 +72,7 @@ def test_check_lists_every_known_model() -> None:
     assert len(lines) == 10
     assert "fits" in next(line for line in lines if line.startswith("UD-IQ3_XXS"))
     assert "tight" in next(line for line in lines if line.startswith("UD-Q4_K_XL"))
-    _, text = call("check", "--machine", FIGURES, "--gpus", "0", "--json")
+    _, text = call("check", "--machine", FIGURES, "--gpus", "none", "--json")
     assert {row["name"]: row["verdict"] for row in json.loads(text)}["UD-Q4_K_XL"] == "fits"
 
 
@@ -80,7 +80,7 @@ def test_check_lists_every_known_model() -> None:
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     for words in (
         ("plan", "--like", "UD-IQ3_XXS", "--machine", FIGURES, "--vram", "12G", "--ram", "64G"),
-        ("check", "--machine", FIGURES, "--ram", "24G", "--gpus", "0"),
+        ("check", "--machine", FIGURES, "--ram", "24G", "--gpus", "none"),
     ):
         _, text = call(*words, width=width)
         assert max(len(line) for line in text.splitlines()) <= width
@@ -125,18 +125,18 @@ def test_a_look_ahead_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(probe, "known_or_nominal", lambda place: figures)
     assert fitting.look_ahead([Path(TINY)], Wish()) == ""
     monkeypatch.setattr(fitting, "SMALL", 0)
-    line = fitting.look_ahead([Path(TINY)], Wish(ram=40 * 10**9, gpus=0))
+    line = fitting.look_ahead([Path(TINY)], Wish(ram=40 * 10**9, gpus=()))
     assert line.startswith("Plan: RAM ") and "of 40.0 GB" in line and "tok/s" in line
     with pytest.raises(MachineError, match=r"tiny-mixed.gguf does not fit: .* none fits either"):
-        fitting.look_ahead([Path(TINY)], Wish(ram=10**9, gpus=0))
+        fitting.look_ahead([Path(TINY)], Wish(ram=10**8, gpus=()))
 
 
 def test_the_largest_that_fits_is_named() -> None:
     figures = Machine.from_json(json.loads(Path(FIGURES).read_text()))
-    assert "UD-Q4_K_XL (111 GB) would: jubako pull UD-Q4_K_XL" in fitting._what_would(figures, Wish(gpus=0))
-    words = fitting._what_would(figures, Wish(gpus=0, ram=48 * 10**9))
+    assert "UD-Q4_K_XL (111 GB) would: jubako pull UD-Q4_K_XL" in fitting._what_would(figures, Wish(gpus=()))
+    words = fitting._what_would(figures, Wish(gpus=(), ram=48 * 10**9))
     assert "UD-Q2_0 (70.6 GB) would: jubako pull UD-Q2_0" in words
-    assert "if tightly" in fitting._what_would(figures, Wish(gpus=0, ram=24 * 10**9))
+    assert "if tightly" in fitting._what_would(figures, Wish(gpus=(), ram=24 * 10**9))
 
 
 def test_nominal_figures_plan_but_promise_nothing(tmp_path: Path) -> None:

@@ -98,15 +98,15 @@ def test_what_does_not_fit_says_what_is_missing() -> None:
     plan = make_plan(census(), machine(0), Wish(ram=4 * GB))
     assert not plan.fits and judge(plan).verdict == "does not fit"
     assert "of RAM are needed" in plan.short and "4.0 GB may be used" in plan.short
-    asked = make_plan(census(), machine(0), Wish(gpus=2))
-    assert asked.short == "2 GPUs were asked for and there is none"
+    asked = make_plan(census(), machine(0), Wish(gpus=(0, 1)))
+    assert asked.short == "GPU 0 was asked for and there is none"
 
 
 def test_a_card_that_is_too_small_leaves_the_cpu() -> None:
     plan = make_plan(census(), machine(1), Wish(vram=4 * GB))
     kept(plan)
     assert plan.device == "cpu" and "The GPU is not used" in plan.notes[0] and "4.0 GB may be used" in plan.notes[0]
-    assert not make_plan(census(), machine(1), Wish(vram=4 * GB, gpus=1)).fits
+    assert not make_plan(census(), machine(1), Wish(vram=4 * GB, gpus=(0,))).fits
 
 
 def test_memory_that_others_hold_is_not_planned_with() -> None:

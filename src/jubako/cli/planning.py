@@ -14,7 +14,9 @@ Vram = Annotated[str | None, typer.Option(metavar="SIZE", help="Video memory to 
 Ram = Annotated[str | None, typer.Option(metavar="SIZE", help="Main memory to use at most: 24G, 1.5TiB.")]
 Context = Annotated[int | None, typer.Option(min=64, help="Tokens of context; by default what the model allows.")]
 Sequences = Annotated[int, typer.Option(min=1, max=16, help="Answers at a time.")]
-Gpus = Annotated[int | None, typer.Option(min=0, help="Cards to use; 0: none, by default all.")]
+Gpus = Annotated[
+    str | None, typer.Option(metavar="0,1", help="GPUs to use, by number, or none; by default all that help.")
+]
 KvBits = Annotated[int, typer.Option(help="Bits of a cached key or value: 8 or 16.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default one per physical core.")]
 Machine = Annotated[
@@ -104,7 +106,7 @@ def _wish(
     ram: str | None,
     slots: int | None,
     sequences: int,
-    gpus: int | None,
+    gpus: str | None,
     kv_bits: int,
     threads: int | None,
 ) -> Wish:
@@ -120,7 +122,19 @@ def _wish(
         ram=None if ram is None else parse_size(ram, "--ram"),
         slots=slots,
         sequences=sequences,
-        gpus=gpus,
+        gpus=_numbers(gpus),
         kv_bits=kv_bits,
         threads=threads,
     )
+
+
+def _numbers(gpus: str | None) -> tuple[int, ...] | None:
+    """ "0,1" or "none". Raises RequestError for anything else."""
+    from ..errors import RequestError
+
+    if gpus is None or gpus == "none":
+        return None if gpus is None else ()
+    parts = [part.strip() for part in gpus.split(",")]
+    if not all(part.isdecimal() and len(part) < 4 for part in parts):
+        raise RequestError(f"--gpus is {gpus!r:.50}; it can be numbers such as 0,1, or none")
+    return tuple(dict.fromkeys(int(part) for part in parts))

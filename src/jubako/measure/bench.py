@@ -109,7 +109,7 @@ def bench(
     predictor = None
     if device != "reference":
         note("asking the plan")
-        wish = Wish(ram=ram, gpus=0, kv_bits=kv_bits, threads=threads)
+        wish = Wish(ram=ram, gpus=(), kv_bits=kv_bits, threads=threads)
         predictor = Predictor.here(load_network(open_model(list(paths))), paths[0], wish)
     note(f"loading {paths[0].name}")
     started = time.perf_counter()

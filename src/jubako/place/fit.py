@@ -19,16 +19,11 @@ def make_plan(census: Census, machine: Machine, wish: Wish | None = None) -> Pla
     A plan that can't be kept has `short` set, in words that say what is missing; nothing else of it counts then.
     """
     wish = wish or Wish()
-    cards = len(machine.cards)
-    wanted = cards if wish.gpus is None else wish.gpus
     notes: tuple[str, ...] = ()
     try:
-        if wanted > cards:
-            found = f"there {'is' if cards == 1 else 'are'} {cards}" if cards else "there is none"
-            raise Short(f"{wanted} GPUs were asked for and {found}")
-        if wanted:
+        if cards := _cards(machine, wish):
             try:
-                return _predicted(census, machine, plan_cards(census, machine, wish, machine.cards[:wanted]))
+                return _predicted(census, machine, _on_cards(census, machine, wish, cards))
             except Short as short:
                 if wish.gpus:
                     raise
@@ -37,6 +32,31 @@ def make_plan(census: Census, machine: Machine, wish: Wish | None = None) -> Pla
         return _predicted(census, machine, replace(plan, notes=(*notes, *plan.notes)))
     except Short as short:
         return _nothing(census, machine, wish, str(short), notes)
+
+
+def _cards(machine: Machine, wish: Wish) -> tuple[int, ...]:
+    """Numbers of the cards that may be used. Raises Short for one that is not there."""
+    if wish.gpus is None:
+        return tuple(range(len(machine.cards)))
+    for number in wish.gpus:
+        if not 0 <= number < len(machine.cards):
+            count = len(machine.cards)
+            raise Short(
+                f"GPU {number} was asked for and there is {'none' if not count else f'{count}, counted from 0'}"
+            )
+    return wish.gpus
+
+
+def _on_cards(census: Census, machine: Machine, wish: Wish, cards: tuple[int, ...]) -> Plan:
+    """The first card alone if it holds everything, unless cards were named; else all of them."""
+    if wish.gpus is None and len(cards) > 1:
+        try:
+            first = plan_cards(census, machine, wish, cards[:1])
+        except Short:
+            first = None
+        if first is not None and first.resident:
+            return first
+    return plan_cards(census, machine, wish, cards)
 
 
 def _predicted(census: Census, machine: Machine, plan: Plan) -> Plan:

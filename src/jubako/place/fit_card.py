@@ -30,7 +30,7 @@ class _Card:
     """One card: its limit, its layers and their share of all, the bytes of what every token reads of them, and of one
     slot in each of them."""
 
-    index: int
+    number: int
     limit: int
     layers: range
     share: float
@@ -49,10 +49,11 @@ class _Rest:
     slots: tuple[int, ...]
 
 
-def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[CardRates]) -> Plan:
-    """Raises Short where the cards, or RAM beside them, can't hold the least."""
+def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[int]) -> Plan:
+    """On the cards of these numbers. Raises Short where they, or RAM beside them, can't hold the least."""
+    rates = [machine.cards[number] for number in numbers]
     config, threads = census.config, wish.threads or machine.threads
-    cards, ram = _cards(census, wish, rates), ram_limit(machine, wish)
+    cards, ram = _cards(census, wish, rates, numbers), ram_limit(machine, wish)
     each = census.kv_token_bytes(wish.kv_bits, card=True)
     states = census.fixed_bytes(wish.sequences, 0)
     room = _room(census, cards, states, PAGE * each)
@@ -90,7 +91,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
     cpu, link = absent_rates(census, machine, rates[0], threads)
     return Plan(
         device="cuda",
-        cards=tuple(Card(card.index, card.layers.start, card.layers.stop, card.limit) for card in cards),
+        cards=tuple(Card(card.number, card.layers.start, card.layers.stop, card.limit) for card in cards),
         context=context,
         sequences=wish.sequences,
         kv_bits=wish.kv_bits,
@@ -107,7 +108,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
         threads=threads,
         prefix_bytes=prefix,
         boxes=(
-            *(_box(card, rest, len(cards), kv_vram * each, states) for card in cards),
+            *(_box(card, rest.slots[i], rest, len(cards), kv_vram * each, states) for i, card in enumerate(cards)),
             Box("RAM", ram, ram_parts),
             ssd_box(census, machine, 0 if resident else census.expert_bytes - experts),
         ),
@@ -115,7 +116,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, rates: Sequence[Car
     )
 
 
-def _cards(census: Census, wish: Wish, rates: Sequence[CardRates]) -> list[_Card]:
+def _cards(census: Census, wish: Wish, rates: Sequence[CardRates], numbers: Sequence[int]) -> list[_Card]:
     """The layers of each card, in proportion to its memory."""
     limits = [max(min(card.free - RESERVE, wish.vram or card.total), 0) for card in rates]
     layers, total = len(census.experts), max(sum(limits), 1)
@@ -126,7 +127,15 @@ def _cards(census: Census, wish: Wish, rates: Sequence[CardRates]) -> list[_Card
         sizes = [slot_bytes(census.experts[layer]) for layer in range(start, end)]
         share = (end - start) / layers
         cards.append(
-            _Card(index, limits[index], range(start, end), share, int(dense * share), sum(sizes), max(sizes, default=0))
+            _Card(
+                numbers[index],
+                limits[index],
+                range(start, end),
+                share,
+                int(dense * share),
+                sum(sizes),
+                max(sizes, default=0),
+            )
         )
     return cards
 
@@ -173,14 +182,14 @@ def _per_layer(cards: Sequence[_Card], rest: _Rest) -> tuple[int, ...]:
     return tuple(slots for card, slots in zip(cards, rest.slots, strict=True) for _ in card.layers)
 
 
-def _box(card: _Card, rest: _Rest, cards: int, kv: int, states: int) -> Box:
+def _box(card: _Card, slots: int, rest: _Rest, cards: int, kv: int, states: int) -> Box:
     """What one card holds; what belongs to no layer is counted evenly."""
     parts = (
         Part("dense weights", card.dense),
-        Part("experts", rest.slots[card.index] * card.slots),
+        Part("experts", slots * card.slots),
         Part("keys and values", int(kv * card.share)),
         Part("states", int(states * card.share)),
         Part("prompt ring", (rest.ring + TRANSIENT) * card.largest if rest.ring else 0),
         Part("work space", rest.work),
     )
-    return Box(f"VRAM {card.index}" if cards > 1 else "VRAM", card.limit, parts)
+    return Box(f"VRAM {card.number}" if cards > 1 else "VRAM", card.limit, parts)

@@ -19,7 +19,7 @@ class Wish:
     ram        bytes of main memory that this process may use, at most
     slots      experts of each layer that a card holds
     sequences  answers at a time
-    gpus       cards to use; 0: none
+    gpus       numbers of the cards to use; empty: none; None: those that help
     """
 
     context: int | None = None
@@ -27,7 +27,7 @@ class Wish:
     ram: int | None = None
     slots: int | None = None
     sequences: int = 1
-    gpus: int | None = None
+    gpus: tuple[int, ...] | None = None
     kv_bits: int = 8
     threads: int | None = None
 
