@@ -34,13 +34,13 @@ def layer_runs(
     config, ratios = network.config, index_ratios(network)
     chosen = config.experts_used / config.experts
 
-    def state(ratio: int | None, drafts: bool, ngram: bool) -> int:
+    def state(ratio: int | None, drafts: bool, ngram: int | None) -> int:
         meta = torch.device("meta")
         return StatePool(config, [ratio], sequences, tokens, context, kv_bits, meta, drafts, ngram).nbytes()
 
     layers = []
     for index, layer in enumerate(network.layers):  # whose n-gram table stays in RAM
-        ngram = layer.ngram is not None
+        ngram = None if layer.ngram is None else 0
         held = layer if layer.ngram is None else replace(layer, ngram=replace(layer.ngram, table=layer.ngram.norm_key))
         layers.append(LayerCost(bytes_of(held) + state(ratios[index], False, ngram), work_of(held, chosen)))
     head = bytes_of(network.output) + bytes_of(network.head_mix)
@@ -49,7 +49,7 @@ def layer_runs(
     if draft is not None:
         embed = bytes_of(network.embed) if draft.embed is None and network.embed is not network.output else 0
         work = sum(work_of(part, chosen) for part in (draft.layer, draft.fc_embedding, draft.fc_hidden))
-        last = LayerCost(head + embed + bytes_of(draft) + state(ratios[-1], True, False), work)
+        last = LayerCost(head + embed + bytes_of(draft) + state(ratios[-1], True, None), work)
     return split(layers, rooms, speeds, first=LayerCost(bytes_of(network.embed), 0.0), last=last)
 
 

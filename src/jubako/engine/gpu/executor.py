@@ -98,7 +98,8 @@ class GpuExecutor:
             self.chunk = PIECES * self.piece
         self.weight_bytes = max(allocated(devices) - before - self.pool.nbytes(), 0)
         self.drafts = network.draft is not None
-        self.layout = f"gpu, {kv_bits} bit"
+        # states are saved by layers, so it does not matter which card had which; halves of layers do
+        self.layout = f"gpu, by layers, {kv_bits} bit" + (", halved" if len(devices) > len(self.cards) else "")
         self.video_bytes = video_bytes(devices)
         self.desk = Desk(self.ops.device, self.config.vocabulary)
         graphs = Graphs(self.ops, self.desk)

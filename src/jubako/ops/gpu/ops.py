@@ -84,7 +84,8 @@ class GpuOps:
         ratios = index_ratios(network)[run.start : None if run.stop == config.layers else run.stop]
         self.pool = StatePool(
             config, ratios, slots, tokens, context, kv_bits, device,
-            drafts=self.weights.draft is not None, ngram=any(layer.ngram for layer in self.weights.layers),
+            drafts=self.weights.draft is not None,
+            ngram=next((place for place, layer in enumerate(self.weights.layers) if layer.ngram), None),
         )  # fmt: skip
         self.rope = prepare.Rope(config.rope_frequencies().to(device), config.rope_magnitude)
         self.hash = ngram.Hash.of(config, device)

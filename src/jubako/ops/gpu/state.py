@@ -117,12 +117,12 @@ class StatePool:
 
     def __init__(
         self, config: Config, ratios: list[int | None], slots: int, tokens: int, context: int, kv_bits: int,
-        device: torch.device, drafts: bool | None = None, ngram: bool = True,
+        device: torch.device, drafts: bool | None = None, ngram: int | None = 0,
     ) -> None:  # fmt: skip
         """ratios: per layer its index ratio, None for a GDN layer.
 
-        drafts: the last one is the draft layer (by default, where there is one more than the trunk has); ngram: among
-        them is the one that injects n-grams.
+        drafts: the last one is the draft layer (by default, where there is one more than the trunk has); ngram: which
+        of them injects n-grams, None where none does.
         """
         self.slots, self.context = slots, context
         self.idle_slot = slots
@@ -130,7 +130,8 @@ class StatePool:
         table_width = -(-context // PAGE)
         self.table = torch.zeros(slots + 1, table_width, dtype=torch.int32, device=device)
         self.tokens = torch.zeros(slots + 1, context, dtype=torch.int32, device=device)
-        past = config.ngram.conv_past + COLUMNS if config.ngram and ngram else 0
+        self._injects = ngram
+        past = config.ngram.conv_past + COLUMNS if config.ngram and ngram is not None else 0
         self.ngram = torch.zeros(slots + 1, past, config.streams * config.hidden, dtype=torch.float32, device=device)
         self.layers: list[GdnMemory | AttentionMemory] = [
             GdnMemory.empty(config, slots + 1, device)
@@ -167,13 +168,14 @@ class StatePool:
         return sum(part.nbytes for part in parts)
 
     def fixed_parts(self, slot: int) -> Iterator[torch.Tensor]:
-        """A slot's memory that has the same size however long the sequence is: contiguous views."""
-        for layer in self.layers:
+        """A slot's memory that has the same size however long the sequence is: contiguous views, by layers."""
+        for place, layer in enumerate(self.layers):
+            if place == self._injects:
+                yield self.ngram[slot]
             if isinstance(layer, GdnMemory):
                 yield from (layer.memory[slot], layer.conv[slot])
             else:
                 yield layer.raw[slot]
-        yield self.ngram[slot]
         if self.drafts:
             yield self.carry[slot]
 
