@@ -123,12 +123,12 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 def test_a_look_ahead_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = Machine.from_json(json.loads(Path(FIGURES).read_text()))
     monkeypatch.setattr(probe, "known_or_nominal", lambda place: figures)
-    assert fitting.look_ahead([Path(TINY)], Wish()) == ""
+    assert fitting.look_ahead([Path(TINY)], "cpu", Wish()) == ""
     monkeypatch.setattr(fitting, "SMALL", 0)
-    line = fitting.look_ahead([Path(TINY)], Wish(ram=40 * 10**9, gpus=()))
+    line = fitting.look_ahead([Path(TINY)], "cpu", Wish(ram=40 * 10**9, gpus=()))
     assert line.startswith("Plan: RAM ") and "of 40.0 GB" in line and "tok/s" in line
     with pytest.raises(MachineError, match=r"tiny-mixed.gguf does not fit: .* none fits either"):
-        fitting.look_ahead([Path(TINY)], Wish(ram=10**8, gpus=()))
+        fitting.look_ahead([Path(TINY)], "cpu", Wish(ram=10**8, gpus=()))
 
 
 def test_the_largest_that_fits_is_named() -> None:

@@ -74,7 +74,8 @@ def test_command_writes_table_and_json(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     out = tmp_path / "bench.json"
-    command([tiny / "tiny-mixed.gguf"], "0,8", 4, 2, 1, "reference", None, 8, None, None, None, "random", None, None, 0.7, out)
+    limits = (None, None, None)
+    command([tiny / "tiny-mixed.gguf"], "0,8", 4, 2, 1, "reference", None, 8, *limits, "random", None, None, 0.7, out)
     shown = capsys.readouterr().out
     assert "decode tok/s" in shown and "1.0 GB/s" in shown
     assert [rate["depth"] for rate in json.loads(out.read_text())["rates"]] == [0, 8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,16 @@ if TYPE_CHECKING:
 SMALL = 1 << 30  # bytes of a model below which nobody needs a plan
 
 
-def look_ahead(files: Sequence[Path], wish: Wish) -> str:
+def look_ahead(files: Sequence[Path], device: str, wish: Wish) -> str:
     """One line on what goes where and how fast that is to be; "" for small models.
 
     Reads headers and measures nothing: speeds are said where `jubako probe` has run. Raises MachineError where the
     model does not fit, with what is missing and the best published one that does.
     """
-    if sum(path.stat().st_size for path in files if path.is_file()) < SMALL:
+    if device == "reference" or sum(path.stat().st_size for path in files if path.is_file()) < SMALL:
         return ""
+    if device == "cpu":
+        wish = replace(wish, gpus=())
     from ..arch.weights import load_network
     from ..files import open_model
     from ..place.census import take_census

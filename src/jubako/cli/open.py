@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ..errors import RequestError
+from ..place.plan import Wish
+from .fitting import look_ahead
 
 if TYPE_CHECKING:
     from ..engine.model import Model
@@ -46,6 +48,9 @@ def open_with_status(
     if not files:
         files = small_model()
         console.print(NOTE, style="dim")
+    wish = Wish(context=context, vram=vram, ram=ram, gpus=gpus, kv_bits=kv_bits, threads=threads)
+    if line := look_ahead(files, device, wish):
+        console.print(line, style="dim", highlight=False)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"Loading {files[0].name} …", total=None)

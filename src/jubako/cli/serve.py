@@ -6,9 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..place.plan import Wish
 from ..serve.config import Config, collect_keys
 from ..serve.main import serve as run
 from ..serve.protocol import Start
+from .fitting import look_ahead
 from .open import NOTE, small_model
 
 
@@ -44,6 +46,9 @@ def serve(
     if not files:
         files = small_model()
         print(NOTE, file=sys.stderr)
+    wish = Wish(context, vram, ram, sequences=sequences, gpus=gpus, kv_bits=kv_bits, threads=threads)
+    if line := look_ahead(files, device, wish):
+        print(line, file=sys.stderr)
     run(
         Config(
             Start(
