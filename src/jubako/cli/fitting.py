@@ -24,19 +24,21 @@ def look_ahead(files: Sequence[Path], device: str, wish: Wish) -> str:
     Reads headers and measures nothing: speeds are said where `jubako probe` has run. Raises MachineError where the
     model does not fit, with what is missing and the best published one that does.
     """
-    if device == "reference" or sum(path.stat().st_size for path in files if path.is_file()) < SMALL:
+    if device == "reference":
         return ""
-    if device == "cpu":
-        wish = replace(wish, gpus=())
-    from ..arch.weights import load_network
     from ..files import open_model
+
+    opened = open_model(list(files))  # all parts of a split set
+    if sum(path.stat().st_size for path in opened.paths) < SMALL:
+        return ""
+    from ..arch.weights import load_network
     from ..place.census import take_census
     from ..place.fit import make_plan
     from ..place.probe import known_or_nominal
 
-    census = take_census(load_network(open_model(list(files))))
-    if census.total < SMALL:
-        return ""
+    if device == "cpu":
+        wish = replace(wish, gpus=())
+    census = take_census(load_network(opened))
     machine = known_or_nominal(files[0])
     plan = make_plan(census, machine, wish)
     if not plan.fits:
