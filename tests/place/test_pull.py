@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from jubako.cli import app
 from jubako.errors import JubakoError, MachineError, RequestError
 from jubako.place import fetch as fetching
 from jubako.place.fetch import Remote
@@ -265,3 +267,17 @@ def test_a_full_disk_says_what_is_kept(server: Server, tmp_path: Path, monkeypat
     monkeypatch.setattr(fetching, "_pieces", full)
     with pytest.raises(MachineError, match="No space left on device; 0 kB of 3 MB are kept"):
         pull(one(server), tmp_path)
+
+
+def test_the_command_fetches_and_says_how_to_start(server: Server, tmp_path: Path) -> None:
+    server.files |= {"mtp-A.gguf": b"draft"}
+    server.tricks = ["break"]
+    result = CliRunner().invoke(app, ["pull", "me/model:*.gguf", "--to", str(tmp_path)], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    whole([tmp_path / name for name in server.files if name.endswith(".gguf")], server)
+    for word in ("A-00001-of-00002.gguf", "3 MB", "6 MB in all, 6 MB to fetch", "checksums right"):
+        assert word in result.stderr
+    assert f"./start -m {tmp_path}/A-00001-of-00002.gguf -m {tmp_path}/mtp-A.gguf" in result.stderr
+    server.ranges.clear()
+    again = CliRunner().invoke(app, ["pull", "me/model:*.gguf", "--to", str(tmp_path), "--dry-run"])
+    assert again.exit_code == 0 and "0 kB to fetch" in again.stderr and not server.ranges
