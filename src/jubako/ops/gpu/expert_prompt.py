@@ -17,10 +17,10 @@ import triton.language as tl
 from .experts import Experts, Routed
 from .hyper_prompt import HALF, PromptParts
 from .operand import SCALE, UNIT, counting, number_at, operand
-from .prompt import Halves, halves, in_half, product
+from .prompt import Halves, in_half
 from .slots import Slots
 from .target import interpreted, target
-from .uses import tiles_of
+from .uses import Tiles, tiles_of, tiles_of_one
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def gate_up_prompt_kernel(
     """Program (rows, tile): silu(gate)·up of ROWS rows for the tile's uses, into hidden [use] in `operand`'s order."""
     tile = tl.program_id(1)
     id = tl.load(expert + tile)
-    if id >= 0:
+    slot = tl.load(table + tl.maximum(id, 0))
+    if (id >= 0) & (slot >= 0):
         place = tl.load(first + tile) + tl.arange(0, TILE)
         there = place < tl.load(last + tile)
         use = tl.load(uses + place, mask=there, other=0)
@@ -67,7 +68,6 @@ def gate_up_prompt_kernel(
         row = tl.load(counting + tl.minimum(number, rows - 1)[None, :, None])
         j = tl.load(counting + tl.arange(0, 4)[:, None, None])
         pair = tl.load(counting + tl.arange(0, 2)[None, None, :])
-        slot = tl.load(table + id)
         base = pool + slot.to(tl.int64) * slot_bytes
         of_x = x + (use // chosen).to(tl.int64)[:, None] * x_stride + tl.arange(0, 128)[None, :]
         g = tl.zeros([ROWS, TILE], tl.float32)
@@ -102,7 +102,8 @@ def down_prompt_kernel(
     """Program (rows, tile): ROWS rows of the outputs of the tile's uses, times HALF as the hidden values are."""
     tile = tl.program_id(1)
     id = tl.load(expert + tile)
-    if id >= 0:
+    slot = tl.load(table + tl.maximum(id, 0))
+    if (id >= 0) & (slot >= 0):
         place = tl.load(first + tile) + tl.arange(0, TILE)
         there = place < tl.load(last + tile)
         use = tl.load(uses + place, mask=there, other=0)
@@ -110,7 +111,6 @@ def down_prompt_kernel(
         row = tl.load(counting + tl.minimum(number, rows - 1)[None, :, None])
         j = tl.load(counting + tl.arange(0, 4)[:, None, None])
         pair = tl.load(counting + tl.arange(0, 2)[None, None, :])
-        slot = tl.load(table + id)
         base = pool + slot.to(tl.int64) * slot_bytes + down_at
         of_x = hidden + use.to(tl.int64)[:, None] * hidden_stride + tl.arange(0, 128)[None, :]
         y = tl.zeros([ROWS, TILE], tl.float32)
@@ -151,66 +151,44 @@ def parts_of_prompt(layer: Experts, x: torch.Tensor | Halves, routed: Routed, cu
     read = x if isinstance(x, Halves) else in_half(x)
     tokens, chosen = routed.ids.shape
     cut = cut or usual_cut(tokens * chosen / layer.count)
-    _, outputs = routed_experts(layer.routed, read, routed, layer.count, cut)
-    return PromptParts(outputs, shared_expert(layer.shared, read), routed.weights, routed.share)
+    wide = Halves(in_order(read.x), read.factor)
+    tiles, outputs, away = tiles_of(routed.ids, layer.count, cut.uses), None, layer.away
+    for slots in [layer.routed] if away is None or away.stream is None else away.stream.turns(away.layer):
+        outputs = outputs_of(slots, wide, tiles, chosen, cut, outputs)
+    assert outputs is not None
+    cut = usual_cut(tokens)
+    shared = outputs_of(layer.shared, wide, tiles_of_one(tokens, cut.uses, read.x.device), 1, cut)
+    return PromptParts(outputs, shared, routed.weights, routed.share)
 
 
-def routed_experts(slots: Slots, x: Halves, routed: Routed, count: int, cut: Cut) -> tuple[torch.Tensor, torch.Tensor]:
-    """HALF times the hidden values, and times the outputs [T·k, H], of all uses; experts are found by the table."""
-    shape, device = slots.shape, x.x.device
-    tokens, chosen = routed.ids.shape
-    form, scales, indices = (
-        target(device).form,
-        slots.scales if slots.scales is not None else slots.table,
-        counting(device),
-    )
-    tiles = tiles_of(routed.ids, count, cut.uses)
-    number, wide = len(tiles.expert), in_order(x.x)
+def outputs_of(
+    slots: Slots, x: Halves, tiles: Tiles, chosen: int, cut: Cut, outputs: torch.Tensor | None = None
+) -> torch.Tensor:
+    """HALF times the outputs [uses, H] of experts, found by their table, for the uses in the tiles.
+
+    x is in order; use u reads row u // chosen of it. outputs: where the table lacks some experts, those of others.
+    """
+    shape, device, uses = slots.shape, x.x.device, len(tiles.uses)
+    form, indices, number = target(device).form, counting(device), len(tiles.expert)
+    scales = slots.scales if slots.scales is not None else slots.table
     blocks, down_blocks = -(-shape.hidden // 32), -(-shape.down_cols // 32)
     units, down_units = -(-blocks // 4), -(-down_blocks // 4)
-    hidden = torch.empty(tokens * chosen, down_units * UNIT, dtype=torch.float16, device=device)
-    outputs = torch.empty(tokens * chosen, shape.hidden, dtype=torch.float16, device=device)
+    hidden = torch.empty(uses, down_units * UNIT, dtype=torch.float16, device=device)
+    if outputs is None:
+        outputs = torch.empty(uses, shape.hidden, dtype=torch.float16, device=device)
     gate_up_prompt_kernel[(-(-hidden.shape[1] // cut.rows), number)](
-        slots.data, scales, shape.bytes, shape.up_at, slots.table, shape.size, tiles.uses, tiles.expert,
-        tiles.first, tiles.last, chosen, wide, wide.stride(0), x.factor if x.factor is not None else wide, hidden,
-        hidden.stride(0), indices,
+        slots.data, scales, shape.bytes, shape.up_at, slots.table, shape.size, tiles.uses, tiles.expert, tiles.first,
+        tiles.last, chosen, x.x, x.x.stride(0), x.factor if x.factor is not None else x.x, hidden, hidden.stride(0),
+        indices,
         BLOCKS=blocks, UNITS=units, TILE=cut.uses, ROWS=cut.rows, GATE=shape.gate.id, UP=shape.up.id,
-        EVEN=blocks % 4 == 0, SCALED=slots.scales is not None, FACTOR=x.factor is not None, SCALE=SCALE,
-        HALF=HALF, STAGES=cut.stages, FORM=form, num_warps=cut.warps,
+        EVEN=blocks % 4 == 0, SCALED=slots.scales is not None, FACTOR=x.factor is not None, SCALE=SCALE, HALF=HALF,
+        STAGES=cut.stages, FORM=form, num_warps=cut.warps,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // cut.down_rows), number)](
-        slots.data, scales, shape.bytes, shape.down_at, slots.table, shape.hidden, tiles.uses,
-        tiles.expert, tiles.first, tiles.last, hidden, hidden.stride(0), outputs, indices,
+        slots.data, scales, shape.bytes, shape.down_at, slots.table, shape.hidden, tiles.uses, tiles.expert,
+        tiles.first, tiles.last, hidden, hidden.stride(0), outputs, indices,
         BLOCKS=down_blocks, UNITS=down_units, TILE=cut.uses, ROWS=cut.down_rows, DOWN=shape.down.id,
-        EVEN=down_blocks % 4 == 0, SCALED=slots.scales is not None, SCALE=SCALE, STAGES=cut.stages,
-        FORM=form, num_warps=cut.warps,
+        EVEN=down_blocks % 4 == 0, SCALED=slots.scales is not None, SCALE=SCALE, STAGES=cut.stages, FORM=form,
+        num_warps=cut.warps,
     )  # fmt: skip
-    return hidden, outputs
-
-
-@triton.jit
-def silu_kernel(
-    both, stride, factor, out, width, cols, SIZE: tl.constexpr, FACTOR: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
-    """Program t: HALF times silu(gate)·up of a row [gate, up], zeros up to `cols`."""
-    token = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, SIZE)
-    g = tl.load(both + token * stride + k, mask=k < width, other=0.0)
-    u = tl.load(both + token * stride + width + k, mask=k < width, other=0.0)
-    if FACTOR:
-        f = tl.load(factor + token)
-        g *= f
-        u *= f
-    tl.store(out + token * cols + k, held_half(g * tl.sigmoid(g) * u * HALF), mask=k < cols)
-
-
-def shared_expert(slots: Slots, x: Halves) -> torch.Tensor:
-    """HALF times the outputs [T, H] of the expert in the only slot."""
-    gate, up, low = slots.matrices(0)
-    both = product(x.x, halves([gate, up]))
-    hidden = torch.empty(x.tokens, low.cols, dtype=torch.float16, device=both.device)
-    silu_kernel[(x.tokens,)](
-        both, both.stride(0), x.factor if x.factor is not None else both, hidden, gate.rows, low.cols,
-        SIZE=triton.next_power_of_2(max(gate.rows, low.cols)), FACTOR=x.factor is not None, HALF=HALF, num_warps=4,
-    )  # fmt: skip
-    return product(hidden, halves([low]))[:, : low.rows]
+    return outputs

@@ -23,8 +23,8 @@ HALF = 1 / 16  # hidden values and outputs of experts are kept as sixteenths of 
 
 @dataclass(frozen=True, slots=True)
 class PromptParts:
-    """What a prompt's experts gave. outputs float16 [T·k, H], HALF times every use's, and shared float32 [T, H], the
-    shared expert's; weights [T, k] and share [T] as in `experts.Routed`."""
+    """What a prompt's experts gave, HALF times: outputs float16 [T·k, H] of every use, shared float16 [T, H] of the
+    shared expert; weights [T, k] and share [T] as in `experts.Routed`."""
 
     outputs: torch.Tensor
     shared: torch.Tensor
@@ -46,7 +46,7 @@ def _given(
             use = token * CHOSEN + rank
             y = tl.load(output + use * hidden + h, mask=live, other=0.0).to(tl.float32)
             total += tl.load(weights + use) * y
-        y = tl.load(shared + token * hidden + h, mask=live, other=0.0)
+        y = tl.load(shared + token * hidden + h, mask=live, other=0.0).to(tl.float32)
         total = (total + tl.sigmoid(tl.load(share + token)) * y) * (1.0 / HALF)
     return total
 

@@ -106,7 +106,7 @@ def _score_prompt(
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, RATIO: tl.constexpr, PER_PAGE: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """ROWS queries of a prompt against one tile of blocks."""
+    """ROWS queries of a prompt against one tile of blocks; where keys are halves, halves of the queries."""
     t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     start = tl.program_id(0) * TILE
     last = tl.minimum(tl.program_id(1) * ROWS + ROWS, tokens)
@@ -120,7 +120,11 @@ def _score_prompt(
             place = (t * HEADS + head) * D
             inside = (t < tokens)[:, None] & (d < D)[None, :]
             queries = tl.load(q + place[:, None] + d[None, :], mask=inside, other=0.0)
-            score += tl.maximum(_product(queries, keys, PRECISION), 0.0)
+            if keys.dtype == tl.float16:
+                product = tl.dot(queries.to(tl.float16), tl.trans(keys))
+            else:
+                product = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+            score += tl.maximum(product, 0.0)
         wanted = (t < tokens)[:, None] & (blocks[None, :] < ((position + t + 1) // RATIO)[:, None])
         place = t.to(tl.int64)[:, None] * max_blocks + blocks[None, :]
         tl.store(scores + place, score * scale, mask=wanted)
