@@ -50,7 +50,7 @@ def test_factors_are_the_weights(name: str, device: torch.device) -> None:
     data = repack(kind, torch.from_numpy(raw).to(device))
     _write[(1,)](
         data, 5, counting(device), out,
-        BLOCKS=blocks, UNITS=units, TYPE=kind.id, EVEN=blocks % 4 == 0, SCALE=SCALE, FORM=target(device).form,
+        BLOCKS=blocks, UNITS=units, TYPE=kind.id, EVEN=blocks % 4 == 0, SCALE=SCALE, FORM=target(device).one_column,
     )  # fmt: skip
     got, want = out[:5, :cols].cpu().numpy() / SCALE, decode(name, raw)
     assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()

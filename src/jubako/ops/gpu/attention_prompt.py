@@ -190,7 +190,7 @@ def attend_prompt(
     """
     tokens, heads, dim = q.shape
     kv_heads = memory.codes.shape[1]
-    group, cut, form = heads // kv_heads, cut or Cut(), target(q.device).form
+    group, cut, form = heads // kv_heads, cut or Cut(), target(q.device).one_column
     out = torch.empty(tokens, heads * dim, dtype=torch.float16, device=q.device)
     end, ratio = columns.start + tokens, max(memory.ratio, 1)
     where = (memory.pages, memory.pages.stride(0), memory.codes, memory.scales, columns.slot, columns.start)

@@ -169,7 +169,7 @@ def outputs_of(
     x is in order; use u reads row u // chosen of it. outputs: where the table lacks some experts, those of others.
     """
     shape, device, uses = slots.shape, x.x.device, len(tiles.uses)
-    form, indices, number = target(device).form, counting(device), len(tiles.expert)
+    form, indices, number = target(device).one_column, counting(device), len(tiles.expert)
     scales = slots.scales if slots.scales is not None else slots.table
     blocks, down_blocks = -(-shape.hidden // 32), -(-shape.down_cols // 32)
     units, down_units = -(-blocks // 4), -(-down_blocks // 4)
