@@ -28,7 +28,7 @@ LOWEST = -1.0e30
 @triton.jit
 def _four_halves(word, scale, FORM: tl.constexpr):
     """The signed bytes of word int32 times scale float32, as four tensors of float16."""
-    if FORM == 1:
+    if FORM == 1 or FORM == 4:
         return tl.inline_asm_elementwise(
             "{.reg .b32 u, a, b, c, s; xor.b32 u, $4, 0x80808080; cvt.rn.f16x2.f32 s, $5, $5;"
             "prmt.b32 a, u, 0x64646464, 0x4140; prmt.b32 b, u, 0x64646464, 0x4342; mov.b32 c, 0x64806480;"

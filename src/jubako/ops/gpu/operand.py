@@ -153,7 +153,7 @@ def halves_asm(bias: int, minimum: bool) -> str:
 @triton.jit
 def _twice(x, FORM: tl.constexpr):
     """x as two equal halves of a word, or as it is where there is no such instruction."""
-    if FORM == 1:
+    if FORM == 1 or FORM == 4:
         return tl.inline_asm_elementwise(
             "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1
         )
@@ -164,7 +164,7 @@ def _twice(x, FORM: tl.constexpr):
 @triton.jit
 def _four(codes, scale, low, BIAS: tl.constexpr, MINIMUM: tl.constexpr, FORM: tl.constexpr):
     """Bytes 0 … 3 of codes [4, rows, 2], less BIAS, times scale and low more: four tensors of float16."""
-    if FORM == 1:
+    if FORM == 1 or FORM == 4:
         scale = tl.broadcast_to(scale, codes.shape)
         if MINIMUM:
             return tl.inline_asm_elementwise(
