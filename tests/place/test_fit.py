@@ -14,8 +14,10 @@ from place.planned import CARD, census, machine, measured
 from jubako.arch.weights import load_network
 from jubako.files import open_model
 from jubako.measure.like import like
+from jubako.ops.gpu import stream
 from jubako.ops.gpu.ops import index_ratios
 from jubako.ops.gpu.state import StatePool
+from jubako.place import fit_card
 from jubako.place.census import Census, card_bytes, slot_bytes, take_census
 from jubako.place.check import judge
 from jubako.place.fit import make_plan
@@ -45,7 +47,7 @@ def test_everything_goes_into_a_large_card() -> None:
     assert judge(plan).verdict == "fits"
 
 
-@pytest.mark.parametrize(("vram", "ram"), [(8, 64), (12, 64), (24, 64), (48, 64), (12, 24), (16, 27), (24, 200)])
+@pytest.mark.parametrize(("vram", "ram"), [(10, 64), (12, 64), (24, 64), (48, 64), (12, 24), (16, 27), (24, 200)])
 def test_smaller_machines_are_kept_to(vram: int, ram: int) -> None:
     counted = census()
     plan = make_plan(counted, measured(), Wish(vram=vram * GB, ram=ram * GB))
@@ -107,6 +109,10 @@ def test_a_card_that_is_too_small_leaves_the_cpu() -> None:
     kept(plan)
     assert plan.device == "cpu" and "The GPU is not used" in plan.notes[0] and "4.0 GB may be used" in plan.notes[0]
     assert not make_plan(census(), machine(1), Wish(vram=4 * GB, gpus=(0,))).fits
+
+
+def test_a_ring_is_as_large_as_the_streams() -> None:
+    assert fit_card.RING == stream.TOGETHER * stream.TURNS and fit_card.RAW == stream.TOGETHER * stream.BUFFERS
 
 
 def test_memory_that_others_hold_is_not_planned_with() -> None:

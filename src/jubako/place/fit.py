@@ -28,6 +28,8 @@ def make_plan(census: Census, machine: Machine, wish: Wish | None = None) -> Pla
                 if wish.gpus:
                     raise
                 notes = (f"The GPU is not used: {short}.",)
+        if wish.vram is not None and not machine.cards:
+            notes = ("There is no GPU: the limit on video memory means nothing.",)
         plan = plan_cpu(census, machine, wish)
         return _predicted(census, machine, replace(plan, notes=(*notes, *plan.notes)))
     except Short as short:

@@ -19,7 +19,8 @@ PER_TOKEN = 260 << 10  # of a card for the activations of one prompt token
 HOST = 2500 << 20  # of main memory for the process, beside experts: torch, the driver's context, pinned buffers
 CHUNKS = (16384, 8192, 4096, 2048, 1024, 512)
 TRANSIENT = 16  # slots for what one step needs, beside the pool
-RING = 128  # expert places that a prompt streams through, at most
+RING = 256  # slots that a prompt's absent experts stream through, and raw records on their way there:
+RAW = 128  # see ops/gpu/stream.py
 KV_SHARE = 4  # one part in so many of the card's room is for keys and values, unless more is asked for
 FEWEST_KV = 16384  # newest tokens that stay on the card where the rest lies in RAM
 PROMPT, ANSWER = 8192, 512  # tokens of the request that chunk and slots are chosen for
@@ -27,8 +28,8 @@ PROMPT, ANSWER = 8192, 512  # tokens of the request that chunk and slots are cho
 
 @dataclass(frozen=True)
 class _Card:
-    """One card: its limit, its layers and their share of all, the bytes of what every token reads of them, and of one
-    slot in each of them."""
+    """One card: its limit, its layers and their share of all, bytes of what every token reads of them, of one slot in
+    each of them, of its largest slot, and of its largest expert in the file's blocks."""
 
     number: int
     limit: int
@@ -37,6 +38,7 @@ class _Card:
     dense: int
     slots: int
     largest: int
+    record: int
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
 
     def request(rest: _Rest) -> float:
         """Seconds of a usual request."""
-        held = Holding(_per_layer(cards, rest), spread(census, experts), threads, wish.kv_bits)
-        prompt = card_prompt(census, machine, rates[0], held, popularity, PROMPT, rest.chunk)
-        return prompt.seconds + ANSWER * card_step(census, machine, rates[0], held, popularity).seconds
+        lying = Holding(_per_layer(cards, rest), spread(census, experts), threads, wish.kv_bits)
+        prompt = card_prompt(census, machine, rates[0], lying, popularity, PROMPT, rest.chunk)
+        return prompt.seconds + ANSWER * card_step(census, machine, rates[0], lying, popularity).seconds
 
     rest = min(_rests(census, wish, cards, states + kv_vram * each), key=request)
     resident = min(rest.slots) == config.experts
@@ -89,6 +91,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         Part("process", HOST),
     )
     cpu, link = absent_rates(census, machine, rates[0], threads)
+    held = list(zip(cards, rest.slots, strict=True))
     return Plan(
         device="cuda",
         cards=tuple(Card(card.number, card.layers.start, card.layers.stop, card.limit) for card in cards),
@@ -108,7 +111,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         threads=threads,
         prefix_bytes=prefix,
         boxes=(
-            *(_box(card, rest.slots[i], rest, len(cards), kv_vram * each, states) for i, card in enumerate(cards)),
+            *(_box(census, card, n, rest, len(cards) > 1, kv_vram * each, states) for card, n in held),
             Box("RAM", ram, ram_parts),
             ssd_box(census, machine, 0 if resident else census.expert_bytes - experts),
         ),
@@ -124,19 +127,11 @@ def _cards(census: Census, wish: Wish, rates: Sequence[CardRates], numbers: Sequ
     dense = sum(card_bytes(matrix) for matrix in census.stored)
     cards = []
     for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        sizes = [slot_bytes(census.experts[layer]) for layer in range(start, end)]
-        share = (end - start) / layers
-        cards.append(
-            _Card(
-                numbers[index],
-                limits[index],
-                range(start, end),
-                share,
-                int(dense * share),
-                sum(sizes),
-                max(sizes, default=0),
-            )
-        )
+        shapes = census.experts[start:end]
+        sizes, share = [slot_bytes(shape) for shape in shapes], (end - start) / layers
+        largest, record = max(sizes, default=0), max((shape.record for shape in shapes), default=0)
+        held = int(dense * share)
+        cards.append(_Card(numbers[index], limits[index], range(start, end), share, held, sum(sizes), largest, record))
     return cards
 
 
@@ -145,7 +140,7 @@ def _room(census: Census, cards: Sequence[_Card], states: int, least_kv: int) ->
     room = 0
     for card in cards:
         least = card.dense + int(states * card.share) + _work(CHUNKS[-1])
-        least += (census.config.experts_used + TRANSIENT) * card.largest
+        least += _ring_bytes(census, card)
         if card.limit < least + least_kv:
             needed = size_text(least + least_kv)
             raise Short(f"{needed} of video memory are needed and {size_text(card.limit)} may be used")
@@ -156,6 +151,12 @@ def _room(census: Census, cards: Sequence[_Card], states: int, least_kv: int) ->
 def _work(chunk: int) -> int:
     """Bytes of a card that reading so many prompt tokens at a time takes."""
     return FIXED + PER_TOKEN * chunk
+
+
+def _ring_bytes(census: Census, card: _Card) -> int:
+    """What streams and steps need beside the slots."""
+    count = census.config.experts
+    return (min(count, RING) + TRANSIENT) * card.largest + min(count, RAW) * card.record
 
 
 def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> list[_Rest]:
@@ -169,12 +170,10 @@ def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> l
         if wanted == count and all(work + count * c.slots <= room for c, room in zip(cards, rooms, strict=True)):
             found.append(_Rest(chunk, work, 0, (count,) * len(cards)))
             continue
-        largest = max(card.largest for card in cards)
-        ring = min(count, RING, max(min(rooms) // 4 // largest, census.config.experts_used))
-        left = [room - work - (ring + TRANSIENT) * c.largest for c, room in zip(cards, rooms, strict=True)]
+        left = [room - work - _ring_bytes(census, c) for c, room in zip(cards, rooms, strict=True)]
         if min(left) >= 0 or chunk == CHUNKS[-1]:
             slots = (min(wanted, max(free, 0) // max(c.slots, 1)) for c, free in zip(cards, left, strict=True))
-            found.append(_Rest(chunk, work, ring, tuple(slots)))
+            found.append(_Rest(chunk, work, min(count, RING), tuple(slots)))
     return found
 
 
@@ -182,14 +181,14 @@ def _per_layer(cards: Sequence[_Card], rest: _Rest) -> tuple[int, ...]:
     return tuple(slots for card, slots in zip(cards, rest.slots, strict=True) for _ in card.layers)
 
 
-def _box(card: _Card, slots: int, rest: _Rest, cards: int, kv: int, states: int) -> Box:
+def _box(census: Census, card: _Card, slots: int, rest: _Rest, several: bool, kv: int, states: int) -> Box:
     """What one card holds; what belongs to no layer is counted evenly."""
     parts = (
         Part("dense weights", card.dense),
         Part("experts", slots * card.slots),
         Part("keys and values", int(kv * card.share)),
         Part("states", int(states * card.share)),
-        Part("prompt ring", (rest.ring + TRANSIENT) * card.largest if rest.ring else 0),
+        Part("prompt ring", _ring_bytes(census, card) if rest.ring else 0),
         Part("work space", rest.work),
     )
-    return Box(f"VRAM {card.number}" if cards > 1 else "VRAM", card.limit, parts)
+    return Box(f"VRAM {card.number}" if several else "VRAM", card.limit, parts)
