@@ -9,10 +9,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <tuple>
 
 #include "arrays.h"
 #include "experts_stored.h"
+#include "row_server.h"
 #include "rows.h"
 #include "store_source.h"
 #include "stored_weight.h"
@@ -23,6 +25,14 @@ namespace {
 using Bytes = nb::ndarray<nb::numpy, uint8_t>;
 using Ids = Array<const int32_t, 1>;
 using PartTuple = std::tuple<int, int64_t, int64_t, int64_t>;
+
+// Keeps what the server reads and writes.
+struct StoredServer {
+    Array<uint32_t, 1> words;
+    Array<const int64_t, 1> ids;
+    Array<uint8_t, 2> rows;
+    std::unique_ptr<RowServer> server;
+};
 
 StoredLayer layer_of(const std::array<PartTuple, PARTS>& parts) {
     StoredLayer layer;
@@ -116,6 +126,19 @@ void bind_store(nanobind::module_& m) {
                  return new RowReads(table, ids.data(), static_cast<int64_t>(ids.size()));
              },
              "ids"_a.noconvert(), nb::rv_policy::take_ownership, "Begin to read rows ids int64 [n].");
+    nb::class_<StoredServer>(m, "RowServer", "Reads rows that a GPU asks for through memory which both see (csrc/row_server.h).")
+        .def("__init__",
+             [](StoredServer* self, const RowTable& table, Array<uint32_t, 1> words, Array<const int64_t, 1> ids, Array<uint8_t, 2> rows) {
+                 require_shape(words, {row_words}, "words");
+                 require_shape(rows, {static_cast<int64_t>(ids.shape(0)), table.row_bytes}, "rows");
+                 new (self) StoredServer{words, ids, rows, nullptr};
+                 self->server = std::make_unique<RowServer>(table, words.data(), ids.data(), static_cast<int64_t>(ids.shape(0)), rows.data());
+             },
+             "table"_a, "words"_a.noconvert(), "ids"_a.noconvert(), "rows"_a.noconvert(),
+             "words uint32 [64], ids int64 [n] of the rows asked for, rows uint8 [n, row_bytes] for what is read.")
+        .def("begin", [](StoredServer& s) { s.server->begin(); }, "Requests may come from now on: its thread spins.")
+        .def("end", [](StoredServer& s) { s.server->end(); }, "None will come until the next `begin`.")
+        .def_prop_ro("error", [](StoredServer& s) { return s.server->error(); }, "Why the last read failed; empty if none did.");
     nb::class_<ExpertStore>(m, "ExpertStore", "Experts in main memory, read from the file as they are needed (store.h).")
         .def("__init__",
              [](ExpertStore* self, std::shared_ptr<Reader> reader, const std::vector<std::array<PartTuple, PARTS>>& layers, int experts,

@@ -17,16 +17,14 @@ public:
 
     void want(int layer, const int32_t* experts, int64_t count) override {
         let_go();
+        if (layer <= layer_) store_->step();  // the network's next pass
         store_->used(layer, experts, std::vector<double>(static_cast<size_t>(count), 1.0).data(), static_cast<int>(count), false);
         const int held = store_->hold(layer, experts, static_cast<int>(count));
         layer_ = layer;
         held_.assign(experts, experts + held);
     }
 
-    void end() override {
-        let_go();
-        store_->step();
-    }
+    void end() override { let_go(); }
 
 private:
     void let_go() {

@@ -370,6 +370,24 @@ class RowTable:
     def begin(self, ids: NDArray[np.int64]) -> RowReads:
         """Begin to read rows ids int64 [n]."""
 
+class RowServer:
+    """Reads rows that a GPU asks for through memory which both see (csrc/row_server.h)."""
+
+    def __init__(
+        self, table: RowTable, words: NDArray[np.uint32], ids: NDArray[np.int64], rows: NDArray[np.uint8]
+    ) -> None:
+        """words uint32 [64], ids int64 [n] of the rows asked for, rows uint8 [n, row_bytes] for what is read."""
+
+    def begin(self) -> None:
+        """Requests may come from now on: its thread spins."""
+
+    def end(self) -> None:
+        """None will come until the next `begin`."""
+
+    @property
+    def error(self) -> str:
+        """Why the last read failed; empty if none did."""
+
 class ExpertStore:
     """Experts in main memory, read from the file as they are needed (store.h)."""
 

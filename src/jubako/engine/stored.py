@@ -53,12 +53,7 @@ class StoredExecutor(CpuExecutor):
 
         network = resident(network, files, read)
         self.store.load(read)
-        tables = {}
-        for tensor in in_file(network):
-            stretch = stretch_of(tensor)
-            if stretch is not None:
-                place = files.number(stretch.file), stretch.offset, tensor.data.strides[0], tensor.shape[0]
-                tables[id(tensor)] = _cpu.RowTable(files.reader, *place)
+        tables = {id(tensor): files.table(tensor) for tensor in in_file(network) if stretch_of(tensor) is not None}
         super().__init__(network, threads, kv_bits, StoredOps(network, threads, self.store.native, tables))
         self._states = budget.states
 

@@ -51,6 +51,15 @@ class Files:
         """What the reader calls a file."""
         return self.paths.index(path)
 
+    def table(self, tensor: Tensor) -> _cpu.RowTable:
+        """A matrix whose rows are read one by one. Raises MachineError for one that was made in memory."""
+        stretch = stretch_of(tensor)
+        if stretch is None:
+            raise MachineError(f"{tensor.file}: {tensor.name} was converted in memory; this needs the model as a GGUF")
+        return _cpu.RowTable(
+            self.reader, self.number(stretch.file), stretch.offset, tensor.data.strides[0], tensor.shape[0]
+        )
+
     def read(self, tensor: Tensor) -> np.ndarray:
         """The tensor's bytes in memory of their own, of its data's shape and strides. Raises MachineError."""
         stretch = stretch_of(tensor)

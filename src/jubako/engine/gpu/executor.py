@@ -19,6 +19,7 @@ from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.saved import resume, save, settle_state
 from ...ops.gpu.state import GpuState
+from ...ops.gpu.weights import TablePlace
 from ...ops.pages import Saved
 from ...place.heat import Heat
 from ..executor import STEP_COLUMNS, DraftWish, Speculated, draft_then_step
@@ -71,7 +72,7 @@ class GpuExecutor:
         tokens: int | None = None,
         sequences: int = 2,
         source: Source | Sequence[Source] | None = None,
-        host_table: bool = False,
+        host_table: TablePlace = False,
         runs: Sequence[range] | None = None,
         boxes: Boxes | None = None,
     ) -> None:

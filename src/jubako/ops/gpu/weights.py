@@ -5,6 +5,7 @@ The classes follow their namesakes in `arch.weights`; small parts are float32 te
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +16,13 @@ from ...arch.tensor import Tensor
 from ...quant import decode
 from .boxes import Boxes
 from .experts import Experts
+from .far_table import FarTable
 from .hyper import HyperMix
 from .matrix import Matrix, Projections, Source, matrix, projections, upload
 from .slots import filled
 from .table import HostTable
+
+TablePlace = bool | Callable[[Tensor], HostTable | FarTable]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +66,7 @@ class Ngram:
     norm_query: torch.Tensor
     norm_conv: torch.Tensor
     conv: torch.Tensor
-    table: Matrix | HostTable
+    table: Matrix | HostTable | FarTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +111,7 @@ def prepare(
     network: arch.Network,
     device: torch.device,
     source: Source | None = None,
-    host_table: bool = False,
+    host_table: TablePlace = False,
     layers: range | None = None,
     boxes: Boxes | None = None,
     head: bool = True,
@@ -115,8 +119,9 @@ def prepare(
     """Every weight on the device, repacked there tensor by tensor.
 
     source gives a tensor's raw blocks on the device (default: a copy of the file's); host_table leaves the n-gram table
-    in pinned host memory. layers: only these, the embedding with the first of all, head and draft layer with the last.
-    boxes: has the routed experts, where not all are to lie on the device. head: False leaves out head and draft layer.
+    in pinned host memory, or says where else it lies. layers: only these, the embedding with the first of all, head and
+    draft layer with the last. boxes: has the routed experts, where not all are to lie on the device. head: False leaves
+    out head and draft layer.
     """
     preparation = _Preparation(network.config, device, source, host_table, boxes)
     return preparation.network(network, range(len(network.layers)) if layers is None else layers, head)
@@ -126,7 +131,7 @@ class _Preparation:
     """One pass over a network."""
 
     def __init__(
-        self, config: Config, device: torch.device, source: Source | None, host_table: bool, boxes: Boxes | None
+        self, config: Config, device: torch.device, source: Source | None, host_table: TablePlace, boxes: Boxes | None
     ) -> None:
         self.config, self.device, self.source, self.host_table = config, device, source, host_table
         self.boxes = boxes
@@ -220,8 +225,13 @@ class _Preparation:
             self.floats(ngram.norm_query),
             self.floats(ngram.norm_conv),
             self.floats(ngram.conv),
-            HostTable.of(ngram.table, self.device) if self.host_table else self.matrix(ngram.table),
+            self.table(ngram.table),
         )
+
+    def table(self, tensor: Tensor) -> Matrix | HostTable | FarTable:
+        if callable(self.host_table):
+            return self.host_table(tensor)
+        return HostTable.of(tensor, self.device) if self.host_table else self.matrix(tensor)
 
     def draft(self, draft: arch.Draft, embed: Matrix | None, output: Matrix | None) -> Draft:
         own_embed = self.matrix(draft.embed) if draft.embed is not None else embed
