@@ -45,7 +45,7 @@ class Boxes:
         whom get the slots."""
         self.layers, self.host = list(layers), host
         experts = layers[0].gate.shape[0]
-        self.residents = Residents(layers, host, slots, device, spare=experts + MOST)
+        self.residents = Residents(layers, host, slots, device, spare=MOST)
         self.residents.fill(spread(len(layers), experts) if order is None else order)
         self.stream = ExpertStream(self.residents)
         self.counts = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
@@ -72,7 +72,7 @@ class Boxes:
             layers = [index for index, own in enumerate(self.residents.shapes) if own == shape]
             places = [self.host.addresses[index] for index in layers]
             if self.host.fixed and pool.scales is None and fits(shape, np.stack(places)):
-                spare = pool.slots + self.residents.experts
+                spare = pool.slots
                 made |= dict(zip(layers, link_of(shape, places, spare, self.counts.device), strict=True))
         return made
 

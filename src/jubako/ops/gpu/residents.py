@@ -1,6 +1,6 @@
 """`Residents`: which experts have a slot when there are fewer slots than experts, and how they get into one.
 
-pools    slots of one shape, which all layers with experts of that shape share; `spare` more for prompts
+pools    slots of one shape, which all layers with experts of that shape share; `spare` more for what a step fetches
 table    int32 [layers, experts] on the device, -1 where an expert has no slot
 where    the same on the host, as the table will be once all that was launched is done
 """

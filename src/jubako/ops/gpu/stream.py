@@ -1,19 +1,17 @@
-"""`ExpertStream`: a prompt's experts on their way through video memory, under the compute of the layer before.
+"""`ExpertStream`: experts without a slot on their way through video memory, for prompts, while others are computed.
 
-    main memory ──copy stream──► raw buffers ──repack stream──► spare slots ──► experts of the layer
-                                  │  ▲ free when repacked            ▲ free when the layer before is done
-                                  └──┘
+    main memory ──copy stream──► raw buffers ──repack stream──► ring ──► experts of the layer, in turns
+                                  ▲ free when repacked           ▲ free when its turn was computed
 
-The raw buffers let the link go on while slots are in use; repacking takes a twentieth of copying. On a CPU everything
-happens in order.
+A turn is a group of a layer's absent experts. Turns of all layers follow each other through the ring, so the link goes
+on while layers compute something else. On a CPU everything happens in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +21,9 @@ from .repack import repack_into
 from .residents import Residents
 from .slots import Slots, SlotShape
 
-TOGETHER = 64  # experts in a raw buffer
-BUFFERS = 4  # of them; at 53 GB/s they hold 10 ms of copying
+TOGETHER = 64  # experts of a turn
+TURNS = 4  # that the ring holds: what the link brings while a layer attends
+BUFFERS = 2  # raw buffers
 
 
 class Moment:
@@ -46,34 +45,22 @@ class Moment:
             self._event.wait()
 
 
-@dataclass
-class Buffer:
-    """Raw blocks of some experts, uint8, all gates, then all ups, then all downs."""
+class Place:
+    """Memory with the moments when it was filled, and when it may be filled again."""
 
-    data: torch.Tensor
-    copied: Moment
-    free: Moment
+    def __init__(self, data: torch.Tensor, on_gpu: bool) -> None:
+        self.data, self.filled, self.free = data, Moment(on_gpu), Moment(on_gpu)
 
 
-@dataclass
-class Raw:
-    """Sizes of one expert's parts in the file: rows and bytes of a row."""
+class Turn(NamedTuple):
+    """Some absent experts of a layer."""
 
-    sizes: tuple[tuple[int, int], ...]
-    bytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bytes = sum(rows * row for rows, row in self.sizes)
-
-    @classmethod
-    def of(cls, shape: SlotShape) -> Raw:
-        """Of the experts that slots of this shape hold."""
-        gate, up = shape.gate.row_bytes(shape.hidden), shape.up.row_bytes(shape.hidden)
-        return cls(((shape.size, gate), (shape.size, up), (shape.hidden, shape.down.row_bytes(shape.down_cols))))
+    layer: int
+    experts: np.ndarray
 
 
 class ExpertStream:
-    """Feeds the spare slots of `residents`. Layers of a prompt ask in their order; another order only waits longer."""
+    """Brings what `residents` lack. A prompt's layers take their turns in order; another order only waits longer."""
 
     def __init__(self, residents: Residents) -> None:
         self.residents = residents
@@ -81,105 +68,136 @@ class ExpertStream:
         self._on_gpu = device.type == "cuda"
         self._copying = torch.cuda.Stream(device) if self._on_gpu else None
         self._repacking = torch.cuda.Stream(device) if self._on_gpu else None
-        self._raw = {shape: Raw.of(shape) for shape in residents.pools}
-        size = TOGETHER * max(raw.bytes for raw in self._raw.values())
-        self._buffers = [
-            Buffer(torch.empty(size, dtype=torch.uint8, device=device), self._moment(), self._moment())
-            for _ in range(BUFFERS)
-        ]
-        self._next = 0
-        self._ready = self._moment()
-        self._free = {shape: self._moment() for shape in residents.pools}
-        self._fed = -1
+        self._together = min(TOGETHER, residents.experts)
+        self._buffers = self._places(BUFFERS, max(map(raw_bytes, residents.pools)))
+        self._ring = self._places(TURNS, max(shape.bytes for shape in residents.pools))
         self._scales = None if residents.scales is None else torch.from_numpy(residents.scales).to(device)
+        self._turns: list[Turn] = []
+        self._sent = self._taken = 0
         self._stacks: dict[tuple[int, int], torch.Tensor | None] = {}
 
-    def begin(self) -> None:
-        """A chunk of a prompt begins: its first layer's experts may come."""
-        self._feed(0)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of video memory that it holds."""
+        return sum(place.data.nbytes for place in (*self._buffers, *self._ring))
 
-    def whole(self, layer: int) -> Slots:
-        """Slots with all experts of a layer; what this stream is given from now on finds them there, until `done`."""
-        if self._fed != layer:
-            self._feed(layer)
-        self._ready.wait()
-        residents, pool = self.residents, self.residents.pool(layer)
-        table = residents.table[layer]
-        absent = table < 0
-        spare = pool.slots - 1 + absent.cumsum(0, dtype=torch.int32)
-        places = torch.where(absent, spare, table)
-        if pool.scales is not None and self._scales is not None:
-            pool.scales.index_copy_(0, places, self._scales[layer])
-        return Slots(pool.shape, pool.data, places, pool.scales)
+    def begin(self, layer: int = 0) -> None:
+        """A prompt's next piece begins, with this layer: its experts may come."""
+        lacking = self.residents.where < 0
+        self._turns = [
+            Turn(number, absent[first : first + self._together])
+            for number in range(layer, len(lacking))
+            for absent in [np.flatnonzero(lacking[number])]
+            for first in range(0, len(absent), self._together)
+        ]
+        self._sent = self._taken = 0
+        self._send()
 
-    def done(self, layer: int) -> None:
-        """Everything that reads the layer's slots was given to this stream: the next layer's experts may come."""
-        self._free[self.residents.shapes[layer]].mark()
-        self._fed = -1
-        if layer + 1 < len(self.residents.shapes):
-            self._feed(layer + 1)
+    def turns(self, layer: int) -> Iterator[Slots]:
+        """A layer's experts in turns, those with slots first. What this stream is given before the next turn is asked
+        for finds them in the slots; the tables say which experts are there."""
+        residents = self.residents
+        if (residents.where[layer] >= 0).any():
+            yield residents.slots(layer)
+        absent = residents.where[layer] < 0
+        if not absent.any():
+            return
+        if self._taken == len(self._turns) or self._turns[self._taken].layer != layer:
+            self.begin(layer)
+        shape = residents.shapes[layer]
+        for table in self._tables(layer, -(-int(absent.sum()) // self._together)):
+            turn, place = self._turns[self._taken], self._ring[self._taken % TURNS]
+            place.filled.wait()
+            yield Slots(shape, self._slots(place, shape), table, self._factors(turn))
+            place.free.mark()
+            self._taken += 1
+            self._send()
 
-    def _feed(self, layer: int) -> None:
-        """Send the absent experts of a layer on their way, in the order of `whole`'s table."""
-        pool, shape = self.residents.pool(layer), self.residents.shapes[layer]
-        absent = np.flatnonzero(self.residents.where[layer] < 0)
-        for first in range(0, len(absent), TOGETHER):
-            experts = absent[first : first + TOGETHER]
-            buffer = self._buffers[self._next % BUFFERS]
-            self._next += 1
+    def _tables(self, layer: int, count: int) -> torch.Tensor:
+        """Of each turn int32 [count, experts]: an expert's place in the turn, -1 for those of others."""
+        absent = self.residents.table[layer] < 0
+        number = absent.cumsum(0, dtype=torch.int32) - 1
+        turn = torch.arange(count, device=number.device)[:, None]
+        mine = absent & (number // self._together == turn)
+        return torch.where(mine, number % self._together, -1)
+
+    def _factors(self, turn: Turn) -> torch.Tensor | None:
+        if self._scales is None:
+            return None
+        return self._scales[turn.layer].index_select(0, torch.from_numpy(turn.experts).to(self._scales.device))
+
+    def _send(self) -> None:
+        """Send turns on their way as long as the ring has places."""
+        while self._sent < min(self._taken + TURNS, len(self._turns)):
+            turn, buffer = self._turns[self._sent], self._buffers[self._sent % BUFFERS]
+            place = self._ring[self._sent % TURNS]
             with self._in(self._copying):
                 buffer.free.wait()
-                self._copy(layer, experts, buffer)
-                buffer.copied.mark()
+                self._copy(turn, buffer.data)
+                buffer.filled.mark()
             with self._in(self._repacking):
-                buffer.copied.wait()
-                if first == 0:
-                    self._free[shape].wait()
-                self._repack(layer, experts, buffer, slice(pool.slots + first, pool.slots + first + len(experts)))
+                buffer.filled.wait()
+                place.free.wait()
+                self._repack(turn, buffer.data, place)
                 buffer.free.mark()
-        with self._in(self._repacking):
-            self._ready.mark()
-        self._fed = layer
+                place.filled.mark()
+            self._sent += 1
 
-    def _copy(self, layer: int, experts: np.ndarray, buffer: Buffer) -> None:
-        for part, raw, each in self._areas(layer, len(experts), buffer):
-            stack, addresses = self._stack(layer, part, each), self.residents.host.addresses[layer, :, part]
-            for first, last in _runs(experts, stack is None):
-                number = int(experts[first])
+    def _copy(self, turn: Turn, raw: torch.Tensor) -> None:
+        for part, (area, each) in enumerate(self._areas(turn, raw)):
+            stack, addresses = self._stack(turn.layer, part, each), self.residents.host.addresses[turn.layer, :, part]
+            for first, last in _runs(turn.experts, stack is None):
+                number = int(turn.experts[first])
                 stored = bytes_at(int(addresses[number]), each) if stack is None else stack[number * each :]
-                raw[first * each : last * each].copy_(stored[: (last - first) * each], non_blocking=True)
+                area[first * each : last * each].copy_(stored[: (last - first) * each], non_blocking=True)
 
-    def _repack(self, layer: int, experts: np.ndarray, buffer: Buffer, slots: slice) -> None:
-        pool, shape = self.residents.pool(layer), self.residents.shapes[layer]
-        starts = (0, shape.up_at, shape.down_at, shape.bytes)
-        kinds = (shape.gate, shape.up, shape.down)
-        for part, raw, each in self._areas(layer, len(experts), buffer):
-            rows = self._raw[shape].sizes[part][0]
-            blocks = raw.view(len(experts), rows, each // rows)
-            repack_into(kinds[part], blocks, pool.data[slots, starts[part] : starts[part + 1]])
+    def _repack(self, turn: Turn, raw: torch.Tensor, place: Place) -> None:
+        shape = self.residents.shapes[turn.layer]
+        starts, kinds = (0, shape.up_at, shape.down_at, shape.bytes), (shape.gate, shape.up, shape.down)
+        slots = self._slots(place, shape)[: len(turn.experts)]
+        for part, (area, each) in enumerate(self._areas(turn, raw)):
+            rows = shape.sizes[part][0]
+            blocks = area.view(len(turn.experts), rows, each // rows)
+            repack_into(kinds[part], blocks, slots[:, starts[part] : starts[part + 1]])
 
-    def _areas(self, layer: int, count: int, buffer: Buffer) -> Iterator[tuple[int, torch.Tensor, int]]:
-        """Each part of `count` experts in a buffer: its number, its bytes, and those of one expert."""
-        start = 0
-        for part, (rows, row_bytes) in enumerate(self._raw[self.residents.shapes[layer]].sizes):
-            each = rows * row_bytes
-            yield part, buffer.data[start : start + count * each], each
+    def _areas(self, turn: Turn, raw: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
+        """Gate, up and down of the turn's experts in a raw buffer, and the bytes of one expert's."""
+        start, count = 0, len(turn.experts)
+        for each in part_bytes(self.residents.shapes[turn.layer]):
+            yield raw[start : start + count * each], each
             start += count * each
+
+    def _slots(self, place: Place, shape: SlotShape) -> torch.Tensor:
+        """A place of the ring as slots of a shape."""
+        return place.data[: self._together * shape.bytes].view(self._together, shape.bytes)
 
     def _stack(self, layer: int, part: int, each: int) -> torch.Tensor | None:
         """All experts of a part, if they lie side by side in main memory."""
         key = (layer, part)
         if key not in self._stacks:
             addresses = self.residents.host.addresses[layer, :, part].astype(np.int64)
-            side_by_side = bool((np.diff(addresses) == each).all())
+            side_by_side = self.residents.host.fixed and bool((np.diff(addresses) == each).all())
             self._stacks[key] = bytes_at(int(addresses[0]), len(addresses) * each) if side_by_side else None
         return self._stacks[key]
 
-    def _moment(self) -> Moment:
-        return Moment(self._on_gpu)
+    def _places(self, count: int, each: int) -> list[Place]:
+        size, device = self._together * each, self.residents.device
+        return [Place(torch.empty(size, dtype=torch.uint8, device=device), self._on_gpu) for _ in range(count)]
 
     def _in(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
         return torch.cuda.stream(stream) if stream is not None else nullcontext()
+
+
+def part_bytes(shape: SlotShape) -> tuple[int, int, int]:
+    """Bytes of one expert's gate, up and down in the file."""
+    kinds = (shape.gate, shape.up, shape.down)
+    gate, up, down = (rows * kind.row_bytes(cols) for kind, (rows, cols) in zip(kinds, shape.sizes, strict=True))
+    return gate, up, down
+
+
+def raw_bytes(shape: SlotShape) -> int:
+    """Bytes of one expert in the file."""
+    return sum(part_bytes(shape))
 
 
 def _runs(experts: np.ndarray, singly: bool) -> Sequence[tuple[int, int]]:
