@@ -87,7 +87,7 @@ def _follow(table, ids, drafts, turn, parts, COLUMNS: tl.constexpr, IDS: tl.cons
     tl.store(table + FIRST * COLUMNS + c, c)
     tl.store(table + COUNT * COLUMNS + c, inside.to(tl.int32))
     tl.store(table + BASE * COLUMNS + c, position)
-    at = tl.load(turn)
+    at = tl.minimum(tl.load(turn), COLUMNS - 2)  # the last row
     tl.store(drafts + at * COLUMNS + c, draft, mask=inside)
     tl.debug_barrier()
     tl.store(turn, at + 1)
