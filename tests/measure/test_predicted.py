@@ -12,7 +12,8 @@ from jubako.cli.bench import _beside
 from jubako.files import open_model
 from jubako.measure import predicted
 from jubako.measure.bench import bench
-from jubako.measure.predicted import Predictor
+from jubako.measure.gpu_figures import GpuReport, PromptTime, StepTime
+from jubako.measure.predicted import Predictor, table
 from jubako.place.fit import make_plan
 from jubako.place.plan import Wish
 
@@ -40,3 +41,17 @@ def test_a_benchmark_has_both(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_how_it_is_shown() -> None:
     assert _beside(100.0, 112.0) == "100.0 (+12%)"
     assert _beside(None, 112.0) == "-"
+
+
+def test_a_gpus_report_is_put_beside_the_plan() -> None:
+    predictor = Predictor(census(), machine(1), make_plan(census(), machine(1), Wish()))
+    step = StepTime(depth=0, sequences=1, width=4, milliseconds=8.0, runs=[8.0], host=10.0, moved=1, share=0.1)
+    report = GpuReport("card", "random", 8, 1e12, 1, 1, 1.0)
+    report.steps.append(step)
+    report.prompts.append(PromptTime(tokens=512, depth=0, seconds=0.5, tokens_per_second=1024))
+    report.prompts.append(PromptTime(tokens=512, depth=4096, seconds=0.6, tokens_per_second=900))
+    rows = predictor.beside(report)
+    assert [row["what"] for row in rows] == ["step of 4 after 0", "prompt of 512"]
+    assert rows[0]["measured"] == 10.0 and rows[0]["predicted"] == pytest.approx(4000 / predictor.decode(0, 4))
+    assert rows[1]["measured"] == 500.0 and rows[1]["ratio"] == pytest.approx(0.5 * predictor.prefill(512) / 512)
+    assert table(rows).count("\n") == 5 and "| prompt of 512 | 500.00 |" in table(rows)

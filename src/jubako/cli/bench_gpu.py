@@ -40,8 +40,10 @@ def bench_gpu(
     from ..measure.bench_gpu import GpuBench
     from ..measure.geometry import network_config
     from ..measure.gpu_report import markdown
+    from ..measure.predicted import Predictor, table
     from ..measure.synth_gpu import synthetic_network
     from ..measure.tensor_plan import BlockTypes
+    from ..place.plan import Wish
 
     if bool(files) == synth:
         raise RequestError("bench on a GPU takes a model file, or --synth for a random network of full size")
@@ -63,6 +65,9 @@ def bench_gpu(
         else:
             network = load_network(open_model(list(files)))
             executor = gpu_executor(network, kv_bits, min(context, network.config.context_length), 2, *cards)
+        status.update("asking the plan")
+        wish = Wish(context=context, gpus=cards[0], vram=cards[1], kv_bits=kv_bits)
+        predictor = Predictor.here(network, files[0] if files else Path.cwd(), wish)
         bench = GpuBench(network, executor, kv_bits, status.update)
         report = bench.report(WIDTHS if drafts is None else (*WIDTHS, drafts + 1))
         for depth in depths:
@@ -73,10 +78,11 @@ def bench_gpu(
                 report.speculative.append(bench.speculative(depth, drafts, profiled=profile is not None))
             report.prompts.append(bench.prompt(prompt, depth, repeat))
         report.memory.append(bench.memory("at the end"))
-    text = json.dumps(report.as_json(), indent=2)
+    beside = [] if predictor is None else predictor.beside(report)
+    text = json.dumps(report.as_json() | {"plan": beside}, indent=2)
     if out == Path("-"):
         print(text)
         return
-    Console().print(Markdown(markdown(report)))
+    Console().print(Markdown("\n\n".join([markdown(report), table(beside)] if beside else [markdown(report)])))
     if out:
         out.write_text(text + "\n")

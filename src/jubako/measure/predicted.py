@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..arch.weights import Network
 from ..place.census import Census, take_census
@@ -12,6 +14,9 @@ from ..place.plan import Plan, Wish
 from ..place.probe import this_machine
 from ..place.routing import flat
 from ..place.speeds import prompt, step
+
+if TYPE_CHECKING:
+    from .gpu_figures import GpuReport
 
 
 class Predictor:
@@ -36,3 +41,33 @@ class Predictor:
     def prefill(self, tokens: int) -> float:
         """Tokens/s of a prompt."""
         return prompt(self.census, self.machine, self.plan, self._even, tokens).rate
+
+    def beside(self, report: GpuReport) -> list[dict[str, float | str]]:
+        """Each step and prompt of a GPU's report with its prediction: milliseconds, and measured over predicted.
+
+        Steps are those asked for by the host; prompts those from an empty context.
+        """
+        rows = [
+            (f"step of {s.width} after {s.depth:,}", s.host, 1000 * s.width / self.decode(s.depth, s.width))
+            for s in report.steps
+            if s.sequences == 1
+        ]
+        rows += [
+            (f"prompt of {p.tokens:,}", 1000 * p.seconds, 1000 * p.tokens / self.prefill(p.tokens))
+            for p in report.prompts
+            if not p.depth
+        ]
+        return [
+            {"what": what, "measured": measured, "predicted": predicted, "ratio": measured / predicted}
+            for what, measured, predicted in rows
+        ]
+
+
+def table(rows: Iterable[Mapping[str, float | str]]) -> str:
+    """`Predictor.beside` as Markdown."""
+    lines = ["## Beside the plan", "", "| | measured, ms | plan, ms | |", "|---|---|---|---|"]
+    for row in rows:
+        lines.append(
+            f"| {row['what']} | {row['measured']:.2f} | {row['predicted']:.2f} | {float(row['ratio']) - 1:+.0%} |"
+        )
+    return "\n".join(lines)
