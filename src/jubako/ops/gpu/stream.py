@@ -21,7 +21,7 @@ from .repack import repack_into
 from .residents import Residents
 from .slots import Slots, SlotShape
 
-TOGETHER = 64  # experts of a turn
+TOGETHER = 64  # experts of a turn, of the usual shape
 TURNS = 4  # that the ring holds: what the link brings while a layer attends
 BUFFERS = 2  # raw buffers
 
@@ -68,9 +68,11 @@ class ExpertStream:
         self._on_gpu = device.type == "cuda"
         self._copying = torch.cuda.Stream(device) if self._on_gpu else None
         self._repacking = torch.cuda.Stream(device) if self._on_gpu else None
-        self._together = min(TOGETHER, residents.experts)
-        self._buffers = self._places(BUFFERS, max(map(raw_bytes, residents.pools)))
-        self._ring = self._places(TURNS, max(shape.bytes for shape in residents.pools))
+        usual, together = max(residents.shapes, key=residents.shapes.count), min(TOGETHER, residents.experts)
+        room, raw = together * usual.bytes, together * raw_bytes(usual)
+        self._together = {s: min(room // s.bytes, raw // raw_bytes(s), residents.experts) for s in residents.pools}
+        self._buffers = self._places(BUFFERS, raw)
+        self._ring = self._places(TURNS, room)
         self._scales = None if residents.scales is None else torch.from_numpy(residents.scales).to(device)
         self._turns: list[Turn] = []
         self._sent = self._taken = 0
@@ -84,12 +86,11 @@ class ExpertStream:
     def begin(self, layer: int = 0) -> None:
         """A prompt's next piece begins, with this layer: its experts may come."""
         lacking = self.residents.where < 0
-        self._turns = [
-            Turn(number, absent[first : first + self._together])
-            for number in range(layer, len(lacking))
-            for absent in [np.flatnonzero(lacking[number])]
-            for first in range(0, len(absent), self._together)
-        ]
+        self._turns = []
+        for number in range(layer, len(lacking)):
+            absent, together = np.flatnonzero(lacking[number]), self._together[self.residents.shapes[number]]
+            firsts = range(0, len(absent), together)
+            self._turns += [Turn(number, absent[first : first + together]) for first in firsts]
         self._sent = self._taken = 0
         self._send()
 
@@ -105,7 +106,7 @@ class ExpertStream:
         if self._taken == len(self._turns) or self._turns[self._taken].layer != layer:
             self.begin(layer)
         shape = residents.shapes[layer]
-        for table in self._tables(layer, -(-int(absent.sum()) // self._together)):
+        for table in self._tables(layer, int(absent.sum())):
             turn, place = self._turns[self._taken], self._ring[self._taken % TURNS]
             place.filled.wait()
             yield Slots(shape, self._slots(place, shape), table, self._factors(turn))
@@ -114,12 +115,12 @@ class ExpertStream:
             self._send()
 
     def _tables(self, layer: int, count: int) -> torch.Tensor:
-        """Of each turn int32 [count, experts]: an expert's place in the turn, -1 for those of others."""
+        """Of each turn of `count` absent experts int32 [turns, experts]: an expert's place in it, -1 for others."""
+        together = self._together[self.residents.shapes[layer]]
         absent = self.residents.table[layer] < 0
         number = absent.cumsum(0, dtype=torch.int32) - 1
-        turn = torch.arange(count, device=number.device)[:, None]
-        mine = absent & (number // self._together == turn)
-        return torch.where(mine, number % self._together, -1)
+        turn = torch.arange(-(-count // together), device=number.device)[:, None]
+        return torch.where(absent & (number // together == turn), number % together, -1)
 
     def _factors(self, turn: Turn) -> torch.Tensor | None:
         if self._scales is None:
@@ -169,7 +170,8 @@ class ExpertStream:
 
     def _slots(self, place: Place, shape: SlotShape) -> torch.Tensor:
         """A place of the ring as slots of a shape."""
-        return place.data[: self._together * shape.bytes].view(self._together, shape.bytes)
+        together = self._together[shape]
+        return place.data[: together * shape.bytes].view(together, shape.bytes)
 
     def _stack(self, layer: int, part: int, each: int) -> torch.Tensor | None:
         """All experts of a part, if they lie side by side in main memory."""
@@ -180,8 +182,8 @@ class ExpertStream:
             self._stacks[key] = bytes_at(int(addresses[0]), len(addresses) * each) if side_by_side else None
         return self._stacks[key]
 
-    def _places(self, count: int, each: int) -> list[Place]:
-        size, device = self._together * each, self.residents.device
+    def _places(self, count: int, size: int) -> list[Place]:
+        device = self.residents.device
         return [Place(torch.empty(size, dtype=torch.uint8, device=device), self._on_gpu) for _ in range(count)]
 
     def _in(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
