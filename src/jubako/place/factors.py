@@ -21,7 +21,7 @@ class Factors:
     card_cache      keys and values, of the card's read rate
     card_launches   launches of a layer
     card_column     each further column of a step, in one layer
-    absent          of the rates of CPU and link together, what experts of one layer at a time reach
+    absent          of the CPU's rate on experts, what it reaches on the few that one layer lacks
     handoff         a layer that rings the CPU and waits for it, beyond the work
     host            a step asked for by the host: ids up, logits down
     card_chunk      a pass of a prompt reads and unpacks all weights: of the card's read rate
@@ -63,8 +63,8 @@ CALIBRATED = Factors(
     card_launches=14,
     card_column=7.7e-6,
     host=0.2e-3,
-    # The same machine, 16 cores: 79 to 96 µs for one absent expert, 198 for three, 352 for six.
-    absent=0.8,
+    # There with 16 cores, the CPU alone: 79 to 96 µs for one absent expert of 2.2 MB, 198 for three, 352 for six.
+    absent=0.56,
     handoff=33e-6,
     # The same: a prompt of 512 in 0.286 s, of 4,096 in 0.414 s.
     card_chunk=0.058,

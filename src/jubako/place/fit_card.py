@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .census import Census, card_bytes, slot_bytes
+from .factors import CALIBRATED
 from .machine import CardRates, Machine
 from .plan import Box, Card, Part, Plan, Wish
 from .predict import Holding, absent_rates, card_prompt, card_step
@@ -107,7 +108,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         ring=rest.ring,
         chunk=rest.chunk,
         work=rest.work,
-        link_share=link / (cpu + link),
+        link_share=link / (cpu * CALIBRATED.absent + link),
         threads=threads,
         prefix_bytes=prefix,
         boxes=(

@@ -140,17 +140,17 @@ def card_step(
         here = used.distinct() - away
         asked, absent_count = asked + here + away, absent_count + away
         in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
-        outside = away * shape.record / ((cpu + link) * factors.absent)
+        outside = away * shape.record / (cpu * factors.absent + link)
         ring = factors.handoff * min(away, 1.0)
         slot, absent, handoff = slot + in_slots, absent + outside, handoff + ring
         hidden += min(in_slots, outside + ring)
         slot_total, absent_bytes = slot_total + here * slot_bytes(shape), absent_bytes + away * shape.record
-    shared = f"{size_text(absent_bytes)}: CPU {size_text(cpu)}/s and link {size_text(link)}/s together"
+    rates = f"CPU {size_text(cpu * factors.absent)}/s and link {size_text(link)}/s together"
     larger = "slots" if slot >= absent + handoff else "absent"
     terms = [
         Term("dense weights", dense, f"{size_text(dense_bytes)} at {size_text(dense_bytes / dense)}/s"),
         Term("experts in slots", slot, f"{size_text(slot_total)}", hidden if larger == "absent" else 0.0),
-        Term("absent experts", absent, shared, hidden if larger == "slots" else 0.0),
+        Term("absent experts", absent, f"{size_text(absent_bytes)}: {rates}", hidden if larger == "slots" else 0.0),
         Term("hand-off", handoff, "the GPU rings the CPU and waits"),
         Term("state and cache", state, f"{size_text(census.state_bytes + cache)}"),
         Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
