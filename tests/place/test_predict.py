@@ -30,7 +30,7 @@ def test_a_step_on_the_cpu_is_its_bytes_over_the_rates() -> None:
     assert step.seconds == pytest.approx((dense + experts) / 50e9 + counted.state_bytes / 100e9)
     assert step.limit.name == "dense weights"
     calibrated = cpu_step(counted, machine(), holding(0), EVEN)
-    expected = (dense + experts) / (50e9 * CALIBRATED.cpu_kernels) + counted.state_bytes / 100e9 + 48 * 130e-6
+    expected = (dense + experts) / (50e9 * CALIBRATED.cpu_kernels) + counted.state_bytes / 100e9 + 48 * 110e-6
     assert calibrated.seconds == pytest.approx(expected)
 
 

@@ -34,7 +34,7 @@ class Rates:
     bytes_per_token   what a decode step moves there: weights, state, cache
     bandwidth_share   of the read bandwidth measured between the runs
     filled            "read": the context was read like a prompt; "random": its caches hold random rows, much quicker
-    predicted_*       what `jubako plan` says of the same; None where it has nothing to say
+    predicted_*       what `jubako plan` says of the same; None where it says nothing, as of prompts at a depth
     """
 
     depth: int
@@ -125,7 +125,11 @@ def bench(
     for depth in depths:
         rate, samples = _measure(model, depth, prompt, tokens, repeat, kv_bits, fill, generator, note)
         if predictor is not None:
-            rate = replace(rate, predicted_prefill=predictor.prefill(prompt), predicted_decode=predictor.decode(depth))
+            rate = replace(
+                rate,
+                predicted_prefill=None if depth else predictor.prefill(prompt),
+                predicted_decode=predictor.decode(depth),
+            )
         rates.append(rate)
         bandwidths += samples
     gains = []

@@ -51,7 +51,7 @@ class Factors:
 CALIBRATED = Factors(
     # Two cores of a Sapphire Rapids server, 30 November 2026, docs/performance/plan.md: the real widths (4 layers) and
     # the small model, each beside a probe of the same minute.
-    cpu_layer=130e-6,
+    cpu_layer=110e-6,
     cpu_kernels=0.855,
     cpu_prompt=0.75,
     cpu_layer_token=54e-6,
