@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mode
 
-from .census import Census, card_bytes, slot_bytes
+from .census import Census, ExpertShape, card_bytes, slot_bytes
 from .factors import CALIBRATED
 from .machine import CardRates, Machine
 from .plan import Box, Card, Part, Plan, Wish
@@ -30,7 +31,7 @@ PROMPT, ANSWER = 8192, 512  # tokens of the request that chunk and slots are cho
 @dataclass(frozen=True)
 class _Card:
     """One card: its limit, its layers and their share of all, bytes of what every token reads of them, of one slot in
-    each of them, of its largest slot, and of its largest expert in the file's blocks."""
+    each of them and of the largest slot, and the commonest shape of experts."""
 
     number: int
     limit: int
@@ -39,7 +40,7 @@ class _Card:
     dense: int
     slots: int
     largest: int
-    record: int
+    usual: ExpertShape | None
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,13 @@ def _cards(census: Census, wish: Wish, rates: Sequence[CardRates], numbers: Sequ
     for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
         shapes = census.experts[start:end]
         sizes, share = [slot_bytes(shape) for shape in shapes], (end - start) / layers
-        largest, record = max(sizes, default=0), max((shape.record for shape in shapes), default=0)
+        usual = mode(shapes) if shapes else None
         held = int(dense * share)
-        cards.append(_Card(numbers[index], limits[index], range(start, end), share, held, sum(sizes), largest, record))
+        cards.append(
+            _Card(
+                numbers[index], limits[index], range(start, end), share, held, sum(sizes), max(sizes, default=0), usual
+            )
+        )
     return cards
 
 
@@ -156,8 +161,9 @@ def _work(chunk: int) -> int:
 
 def _ring_bytes(census: Census, card: _Card) -> int:
     """What streams and steps need beside the slots."""
-    count = census.config.experts
-    return (min(count, RING) + TRANSIENT) * card.largest + min(count, RAW) * card.record
+    count, usual = census.config.experts, card.usual
+    ring = 0 if usual is None else min(count, RING) * slot_bytes(usual) + min(count, RAW) * usual.record
+    return ring + TRANSIENT * card.largest
 
 
 def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> list[_Rest]:
