@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from measure.networks import narrow
 from sizes import config
 
 from jubako.arch.weights import load_network
@@ -17,15 +20,15 @@ from jubako.errors import MachineError
 from jubako.files import open_model
 from jubako.measure.synth import synth
 from jubako.measure.tensor_plan import BlockTypes
+from jubako.ops.gpu.combine import Pending, prepared
 from jubako.ops.gpu.experts import Parts, Routed, add_up
 from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.peer import Passage
-from jubako.ops.gpu.peer_exchange import SITES, Exchange, send
+from jubako.ops.gpu.peer_exchange import SITES, Block, Boxes, Exchange, room_of, send
 from jubako.ops.gpu.peer_pool import CardsPool
 from jubako.ops.gpu.peer_shard import shard
 from jubako.ops.gpu.saved import resume, save
 from jubako.ops.gpu.state import GpuState, StatePool
-from measure.networks import narrow
 
 CPU = torch.device("cpu")
 RATIOS: list[int | None] = [None, None, 4, None, 4, 4]  # five layers and the draft layer
@@ -116,51 +119,67 @@ def expert_parts(device: torch.device, tokens: int, hidden: int, seed: int) -> P
     return Parts(outputs, Routed(torch.zeros(tokens, 3, dtype=torch.int32, device=device), weights, share.to(device)))
 
 
-@pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("kind", ["numbers", "experts"])
-def test_each_card_gets_the_sum_of_both(device: torch.device, tokens: int, kind: str) -> None:
+@pytest.mark.parametrize("mixes", [False, True])
+def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str, mixes: bool) -> None:
     """By words: one card's go into the other's inbox first, as nobody runs beside the interpreter."""
-    hidden = 96
+    tokens, hidden = 2, 512
+    parts: list[Any]
     if kind == "numbers":
         parts = [torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(s)).to(device) for s in range(2)]
-        want = parts[0] + parts[1]
+        total = parts[0] + parts[1]
     else:
-        parts = [expert_parts(device, tokens, hidden, seed) for seed in range(2)]  # type: ignore[misc]
-        want = sum(add_up(part, torch.empty(tokens, hidden, device=device)) for part in parts)  # type: ignore[assignment, arg-type]
+        parts = [expert_parts(device, tokens, hidden, seed) for seed in range(2)]
+        first, second = (add_up(part, torch.empty(tokens, hidden, device=device)) for part in parts)
+        total = first + second
+    streams, inject = torch.randn(tokens, 4, hidden, device=device), torch.rand(tokens, 4, device=device)
+    mix: Any = SimpleNamespace(norm=torch.randn(4 * hidden, device=device)) if mixes else None
+    want = streams.clone()
+    wide = prepared(want, mix.norm, Pending(inject, total)) if mixes else None
     inboxes = [torch.zeros(2, COLUMNS, hidden, dtype=torch.int64, device=device) for _ in range(2)]
-    passes, out = torch.full((1,), 5, dtype=torch.int32, device=device), torch.empty(tokens, hidden, device=device)
+    passes = torch.full((1,), 5, dtype=torch.int32, device=device)
+    sides = [Boxes(inboxes[card], inboxes[1 - card], passes) for card in range(2)]
+    blocks = [Block(part, streams.clone(), inject, mix, True) for part in parts]
+    rooms: list[Any] = [room_of(block) for block in blocks]
     for site in (6, 7):
-        send(parts[0], inboxes[0], inboxes[1], passes, site, out, patience=2)
-        assert torch.isnan(out).all(), "nothing had come yet"
-        send(parts[1], inboxes[1], inboxes[0], passes, site, out, patience=2)
-        assert torch.equal(out, want)
-        send(parts[0], inboxes[0], inboxes[1], passes, site, out, patience=2)
-        assert torch.equal(out, want)
-    assert (inboxes[0][:, :tokens] & 0xFFFFFFFF).unique().tolist() == [5 * SITES + 6, 5 * SITES + 7]
+        send(Block(parts[0], streams.clone(), inject, mix, True), sides[0], site, rooms[0], patience=2)
+        lost = rooms[0].squares if mixes else rooms[0]
+        assert torch.isnan(lost).all(), "nothing had come yet"
+        blocks = [Block(part, streams.clone(), inject, mix, True) for part in parts]
+        for card in (1, 0):
+            send(blocks[card], sides[card], site, rooms[card], patience=2)
+            if wide is None:
+                assert torch.equal(rooms[card], total)
+            else:
+                assert torch.equal(blocks[card].streams, want)
+                assert torch.equal(rooms[card].squares, wide.squares)
+                assert torch.equal(rooms[card].streams.plain(), wide.streams.plain())
+    assert set((inboxes[0][:, :tokens] & 0xFFFFFFFF).view(-1).tolist()) == {5 * SITES + 6, 5 * SITES + 7}
 
 
-def test_a_prompts_parts_are_copied_and_added(device: torch.device) -> None:
-    exchange = Exchange([Passage(CPU, CPU), Passage(CPU, CPU)], 8)
+def test_without_peer_access_parts_are_copied_and_added(device: torch.device) -> None:
+    exchange = Exchange([Passage(CPU, CPU), Passage(CPU, CPU)], 256)
     on = (nullcontext, nullcontext)
     exchange.begin(on)
-    parts = [torch.full((40, 8), 1.0), torch.full((40, 8), 2.0)]
-    first, second = exchange.sums(parts, 40, on)
-    assert first.eq(3).all() and second.eq(3).all() and first.data_ptr() != second.data_ptr()
+    parts = [torch.full((3, 256), 1.0), torch.full((3, 256), 2.0)]
+    blocks = [Block(part, torch.zeros(3, 4, 256), torch.full((3, 4), 0.5), None, True) for part in parts]
+    assert exchange.mixed(blocks, on) == [None, None]
+    assert all(block.streams.eq(1.5).all() for block in blocks)
 
 
 # Halves
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def network(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("halves") / "net.gguf"
     synth(path, narrow(layers=4, experts=4, vocab=320, ngram_rows=200), BlockTypes())
     return load_network(open_model([path]))
 
 
-def test_halves_add_up_to_the_whole(network) -> None:  # type: ignore[no-untyped-def]
+def test_halves_add_up_to_the_whole(network: Any) -> None:
     """Products of halves of the rows with halves of the columns, head by head and expert by expert."""
-    halves = [shard(network, card)[0] for card in range(2)]
+    halves: list[Any] = [shard(network, card)[0] for card in range(2)]
     c = network.config
     rng = np.random.default_rng(0)
     assert all(half.config.heads * 2 == c.heads and half.draft is None for half in halves)
@@ -196,7 +215,7 @@ def test_halves_add_up_to_the_whole(network) -> None:  # type: ignore[no-untyped
 
     for gate, up, down in (("gate", "up", "down"), ("shared_gate", "shared_up", "shared_down")):
 
-        def output(experts, gate=gate, up=up, down=down):  # type: ignore[no-untyped-def]
+        def output(experts: Any, gate: str = gate, up: str = up, down: str = down) -> Any:
             hidden = (getattr(experts, gate).decoded() @ x) * (getattr(experts, up).decoded() @ x)
             return (getattr(experts, down).decoded() @ hidden[..., None])[..., 0]
 
@@ -204,12 +223,13 @@ def test_halves_add_up_to_the_whole(network) -> None:  # type: ignore[no-untyped
         assert np.allclose(parts, output(network.layers[1].experts), rtol=1e-4, atol=1e-4)
 
 
-def test_a_source_of_whole_tensors_gives_halves(network) -> None:  # type: ignore[no-untyped-def]
+def test_a_source_of_whole_tensors_gives_halves(network: Any) -> None:
     half, give = shard(network, 1, lambda tensor: torch.from_numpy(tensor.data.copy()))
     plain, _ = shard(network, 1)
     assert give is not None
     for path in ("mixer.qkv", "mixer.out", "mixer.a", "experts.gate", "experts.down", "hc_attn.down"):
-        cut, wanted = half.layers[0], plain.layers[0]
+        cut: Any = half.layers[0]
+        wanted: Any = plain.layers[0]
         for name in path.split("."):
             cut, wanted = getattr(cut, name), getattr(wanted, name)
         assert cut.shape == wanted.shape

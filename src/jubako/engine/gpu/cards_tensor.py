@@ -17,19 +17,18 @@ from typing import Any
 import torch
 
 from ...arch.network import Network
-from ...ops.gpu import experts, hyper, route
+from ...ops.gpu import experts, route
 from ...ops.gpu.columns import Columns
-from ...ops.gpu.combine import Pending, hyper_combine
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.ops import GpuOps, on_device
 from ...ops.gpu.peer import Passage
-from ...ops.gpu.peer_exchange import Exchange, OnCard
+from ...ops.gpu.peer_exchange import Block, Exchange, OnCard
 from ...ops.gpu.peer_shard import shard
 from ...ops.gpu.state import GdnMemory
 
 
-def halves(ops: GpuOps, columns: Columns, streams: torch.Tensor) -> Generator[Any, torch.Tensor, None]:
-    """One card's half of all layers on streams [T, S, H], in place: gives its part of a block, is given the sum."""
+def halves(ops: GpuOps, columns: Columns, streams: torch.Tensor) -> Generator[Block, Any, None]:
+    """One card's half of all layers on streams [T, S, H], in place: gives parts of blocks, is given mixes."""
     mixed: Any = None
     layers = ops.weights.layers
     for index, layer in enumerate(layers):
@@ -42,17 +41,12 @@ def halves(ops: GpuOps, columns: Columns, streams: torch.Tensor) -> Generator[An
             part = ops.linear(mixer.out, ops.gdn(mixer, x, memory, columns))
         else:
             part = ops.linear(mixer.output, ops.attention(mixer, x, memory, columns))
-        total = yield part
         assert inject is not None
-        x, inject = hyper.hyper_mix(streams, layer.hc_ffn, False, Pending(inject, total))
-        assert inject is not None
-        total = yield experts.parts_of(layer.experts, x, route.route_experts(layer.experts, x, ops.config.experts_used))
+        x, inject = yield Block(part, streams, inject, layer.hc_ffn, False)
+        routed = route.route_experts(layer.experts, x, ops.config.experts_used)
         following = layers[index + 1] if index + 1 < len(layers) else None
-        if following is None or following.ngram is not None:
-            hyper_combine(streams, inject, total)
-            mixed = None
-        else:
-            mixed = hyper.hyper_mix(streams, following.hc_attn, True, Pending(inject, total))
+        mix = None if following is None or following.ngram is not None else following.hc_attn
+        mixed = yield Block(experts.parts_of(layer.experts, x, routed), streams, inject, mix, True)
 
 
 class Twins:
@@ -92,10 +86,10 @@ class Twins:
                 runs.append(halves(ops, mine, streams[-1]))
                 parts.append(next(runs[-1]))
         while parts:
-            sums, parts = self._exchange.sums(parts, columns.tokens, on), []
-            for run, total, there in zip(runs, sums, on, strict=True):
+            mixes, parts = self._exchange.mixed(parts, on), []
+            for run, mixed, there in zip(runs, mixes, on, strict=True):
                 with there():
-                    parts += _given(run, total)
+                    parts += _given(run, mixed)
         return streams[1]
 
     def _sent(self, columns: Columns) -> Columns:
@@ -130,10 +124,10 @@ class Twins:
             yield
 
 
-def _given(run: Generator[Any, torch.Tensor, None], total: torch.Tensor) -> list[Any]:
+def _given(run: Generator[Block, Any, None], mixed: Any) -> list[Block]:
     """What a card has next, nothing at the end."""
     try:
-        return [run.send(total)]
+        return [run.send(mixed)]
     except StopIteration:
         return []
 

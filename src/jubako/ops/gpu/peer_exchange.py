@@ -10,57 +10,114 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from .activation import room_for, store_blocks
+from .combine import Pending, Wide, hyper_combine
 from .experts import Parts, add_up, weighted_sum
+from .hyper import HyperMix, hyper_mix, mix_step
 from .hyper_prompt import PromptParts
+from .integer import fma
 from .launch import COLUMNS
 from .peer import Passage
 from .target import release, target, wait
 
 SITES = 1 << 12  # exchanges of a pass, at most
-PIECE = 256  # numbers of a program
+PIECE, COUNT = 256, 8  # numbers of a program, or blocks of 32
 PATIENCE = 1 << 22  # looks into the inbox before a card gives up: seconds
 OnCard = Callable[[], AbstractContextManager[Any]]
 
 
+@triton.jit
+def exchanged(
+    own, weights, share, inbox, outbox, passes, site, most, token, tokens, hidden, h, sends,
+    CHOSEN: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """Elements h of a token's part here, own [T, hidden] or experts' parts if CHOSEN, plus the other card's.
+
+    inbox, outbox int64 [2, most]: here, and the other card's, into which the part goes if `sends`. What never comes is
+    not a number.
+    """
+    if CHOSEN > 0:
+        y = weighted_sum(own, weights, share, token, tokens, hidden, h, CHOSEN, FORM)
+    else:
+        y = tl.load(own + token * hidden + h)
+    number = (tl.load(passes) * SITES + site).to(tl.int32)
+    at = (site % 2) * most + token * hidden + h
+    word = (y.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (number.to(tl.int64) & 0xFFFFFFFF)
+    if sends:
+        tl.store(outbox + at, word)
+    come = tl.load(inbox + at, volatile=True)
+    looks = 0
+    while (looks < PATIENCE) & (tl.max((come.to(tl.int32) != number).to(tl.int32)) > 0):
+        come = tl.load(inbox + at, volatile=True)
+        looks += 1
+    theirs = (come >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    return y + tl.where(come.to(tl.int32) == number, theirs, float("nan"))
+
+
 @triton.jit(do_not_specialize=["site"])
-def exchange_kernel(
-    own, weights, share, inbox, outbox, passes, out, hidden, most, site,
+def sum_kernel(
+    own, weights, share, inbox, outbox, passes, site, most, out, hidden,
     CHOSEN: tl.constexpr, PIECE: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (piece, t): own [T, hidden], or experts' parts if CHOSEN, plus the other card's, to out [T, hidden].
-
-    inbox, outbox int64 [2, most]: here, and the other card's. A number that never comes is not a number.
-    """
+    """Program (piece, t): the sum to out [T, hidden]."""
     release(OVERLAP)
     wait(OVERLAP)
     token = tl.program_id(1)
     h = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
-    inside = h < hidden
-    if CHOSEN > 0:
-        y = weighted_sum(
-            own, weights, share, token, tl.num_programs(1), hidden, tl.minimum(h, hidden - 1), CHOSEN, FORM
-        )
-    else:
-        y = tl.load(own + token * hidden + h, mask=inside, other=0.0)
-    number = (tl.load(passes) * SITES + site).to(tl.int32)
-    at = (site % 2) * most + token * hidden + h
-    word = (y.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (number.to(tl.int64) & 0xFFFFFFFF)
-    tl.store(outbox + at, word, mask=inside)
-    come = tl.load(inbox + at, mask=inside, other=word, volatile=True)
-    looks = 0
-    while (looks < PATIENCE) & (tl.max((come.to(tl.int32) != number).to(tl.int32), axis=0) > 0):
-        come = tl.load(inbox + at, mask=inside, other=word, volatile=True)
-        looks += 1
-    theirs = (come >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    theirs = tl.where(come.to(tl.int32) == number, theirs, float("nan"))
-    tl.store(out + token * hidden + h, y + theirs, mask=inside)
+    y = exchanged(
+        own, weights, share, inbox, outbox, passes, site, most, token, tl.num_programs(1), hidden, h, True, CHOSEN,
+        SITES, PATIENCE, FORM,
+    )  # fmt: skip
+    tl.store(out + token * hidden + h, y)
+
+
+@triton.jit(do_not_specialize=["site"])
+def wide_kernel(
+    own, weights, share, inbox, outbox, passes, site, most, streams, inject, gamma, q, d, s, numbers, squares, blocks,
+    hidden,
+    STREAMS: tl.constexpr, COUNT: tl.constexpr, CHOSEN: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (g, t): COUNT blocks of a stream, to which the sum is added by inject [T, S]; then as `combine.Wide`."""
+    release(OVERLAP)
+    first = tl.program_id(0) * COUNT
+    token = tl.program_id(1)
+    k = (first + tl.arange(0, COUNT))[:, None] * 32 + tl.arange(0, 32)[None, :]
+    factor = tl.load(gamma + k)
+    wait(OVERLAP)
+    stream = first * 32 // hidden
+    y = exchanged(
+        own, weights, share, inbox, outbox, passes, site, most, token, tl.num_programs(1), hidden,
+        k - stream * hidden, stream == 0, CHOSEN, SITES, PATIENCE, FORM,
+    )  # fmt: skip
+    at = streams + token * STREAMS * hidden + k
+    x = fma(tl.load(inject + token * STREAMS + stream) + y * 0.0, y, tl.load(at), FORM)
+    tl.store(at, x)
+    store_blocks(x * factor, token, first, blocks, q, d, s, numbers, COUNT, True)
+    tl.store(squares + token * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.sum(x * x, axis=1), axis=0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """What one card has of a block's output: [T, H] or experts' parts; and what becomes of the sum.
+
+    It is added to streams [T, S, H] by inject [T, S], in place. mix: whose input they are then, None where nobody's
+    yet; fine: see `hyper.hyper_mix`.
+    """
+
+    part: torch.Tensor | Parts | PromptParts
+    streams: torch.Tensor
+    inject: torch.Tensor
+    mix: HyperMix | None
+    fine: bool
 
 
 class Exchange:
@@ -71,10 +128,11 @@ class Exchange:
         self.passages, self.hidden = passages, hidden
         devices = [passage.source for passage in passages]
         self.words = all(passage.direct and passage.source.type == "cuda" for passage in passages)
-        self._inboxes = [torch.zeros(2, COLUMNS, hidden, dtype=torch.int64, device=device) for device in devices]
-        self._passes = [torch.zeros(1, dtype=torch.int32, device=device) for device in devices]
+        inboxes = [torch.zeros(2, COLUMNS, hidden, dtype=torch.int64, device=device) for device in devices]
+        passes = [torch.zeros(1, dtype=torch.int32, device=device) for device in devices]
+        self._boxes = [Boxes(inboxes[card], inboxes[1 - card], passes[card]) for card in range(2)]
         self._site = 0
-        for passage, inbox in zip(passages, self._inboxes, strict=True):
+        for passage, inbox in zip(passages, inboxes, strict=True):
             passage.send(inbox)  # opens each card's memory to the other
 
     def begin(self, on: Sequence[OnCard]) -> None:
@@ -82,60 +140,97 @@ class Exchange:
         self._site = 0
         for card in range(2):
             with on[card]():
-                self._passes[card] += 1
+                self._boxes[card].passes.add_(1)
 
-    def sums(self, parts: Sequence[torch.Tensor | Parts | PromptParts], tokens: int, on: Sequence[OnCard]) -> list[Any]:
-        """What each card has, [T, H] or experts' parts, added up: the same sum [T, H] on each."""
-        if self.words and tokens <= COLUMNS:
-            return self._by_words(parts, tokens, on)
-        whole, sent = [], []
+    def mixed(self, blocks: Sequence[Block], on: Sequence[OnCard]) -> list[Any]:
+        """Add up what both cards have, on each; then what `hyper_mix` gives of the streams, or None."""
+        if not self.words or len(blocks[0].streams) > COLUMNS:
+            return self._by_copies(blocks, on)
+        rooms = []
+        for card in range(2):
+            with on[card]():  # nothing is allocated while one card waits for the other
+                rooms.append(room_of(blocks[card]))
         for card in range(2):
             with on[card]():
-                part = parts[card]
+                send(blocks[card], self._boxes[card], self._site, rooms[card])
+        self._site += 1
+        assert self._site < SITES
+        results = []
+        for card in range(2):
+            with on[card]():
+                results.append(_finish(blocks[card], rooms[card]))
+        return results
+
+    def _by_copies(self, blocks: Sequence[Block], on: Sequence[OnCard]) -> list[Any]:
+        whole, sent = [], []
+        results: list[Any] = []
+        for card in range(2):
+            with on[card]():
+                part = blocks[card].part
                 if not isinstance(part, torch.Tensor):
-                    part = add_up(part, torch.empty(tokens, self.hidden, device=part.outputs.device))
+                    out = torch.empty(len(blocks[card].streams), self.hidden, device=blocks[card].streams.device)
+                    part = add_up(part, out)
                 whole.append(part)
         for card in range(2):
             with on[card]():
                 sent.append(self.passages[card].send(whole[card]))
         for card in range(2):
             with on[card]():
-                whole[card] = sent[1 - card].add_(whole[card])
-        return whole
-
-    def _by_words(self, parts: Sequence[Any], tokens: int, on: Sequence[OnCard]) -> list[torch.Tensor]:
-        sums = []
-        for card in range(2):
-            with on[card]():
-                sums.append(torch.empty(tokens, self.hidden, device=self.passages[card].source))
-        for card in range(2):
-            with on[card]():
-                send(
-                    parts[card],
-                    self._inboxes[card],
-                    self._inboxes[1 - card],
-                    self._passes[card],
-                    self._site,
-                    sums[card],
-                )
-        self._site += 1
-        assert self._site < SITES
-        return sums
+                block, total = blocks[card], sent[1 - card].add_(whole[card])
+                if block.mix is None:
+                    hyper_combine(block.streams, block.inject, total)
+                    results.append(None)
+                else:
+                    results.append(hyper_mix(block.streams, block.mix, block.fine, Pending(block.inject, total)))
+        return results
 
 
-def send(
-    part: torch.Tensor | Parts, inbox: torch.Tensor, outbox: torch.Tensor, passes: torch.Tensor, site: int,
-    out: torch.Tensor, patience: int = PATIENCE,
-) -> None:  # fmt: skip
-    """One card's side of the exchange `site` of a pass: its part goes to outbox, the sum to out [T, H]."""
-    tokens, hidden = out.shape
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """One card's side. inbox int64 [2, 16, H] here, outbox the other card's, passes int32 [1]: how many there were."""
+
+    inbox: torch.Tensor
+    outbox: torch.Tensor
+    passes: torch.Tensor
+
+
+def room_of(block: Block) -> Wide | torch.Tensor:
+    """Where a step's sum goes: the streams made `Wide`, or [T, H]."""
+    tokens, count, hidden = block.streams.shape
+    device = block.streams.device
+    if block.mix is None:
+        return torch.empty(tokens, hidden, device=device)
+    squares = torch.empty(tokens, count * hidden // (32 * COUNT), device=device)
+    return Wide(room_for(tokens, count * hidden, True, device), squares)
+
+
+def send(block: Block, boxes: Boxes, site: int, room: Wide | torch.Tensor, patience: int = PATIENCE) -> None:
+    """One card's side of the exchange `site` of a pass: its part goes out, the sum to `room`."""
+    tokens, count, hidden = block.streams.shape
+    part, to = block.part, target(block.streams.device)
     own = weights = share = part
     chosen = 0
     if isinstance(part, Parts):
         own, weights, share, chosen = part.outputs, part.routed.weights, part.routed.share, part.routed.ids.shape[1]
-    to = target(out.device)
-    exchange_kernel[(-(-hidden // PIECE), tokens)](
-        own, weights, share, inbox, outbox, passes, out, hidden, COLUMNS * hidden, site,
-        CHOSEN=chosen, PIECE=PIECE, SITES=SITES, PATIENCE=patience, FORM=to.form, OVERLAP=to.overlap, num_warps=2,
-        **to.options,
-    )  # fmt: skip
+    given = (own, weights, share, boxes.inbox, boxes.outbox, boxes.passes, site, COLUMNS * hidden)
+    if isinstance(room, Wide):
+        assert block.mix is not None
+        x = room.streams
+        wide_kernel[(count * hidden // (32 * COUNT), tokens)](
+            *given, block.streams, block.inject, block.mix.norm, x.q, x.d, x.s, x.x, room.squares, x.blocks, hidden,
+            STREAMS=count, COUNT=COUNT, CHOSEN=chosen, SITES=SITES, PATIENCE=patience, FORM=to.form,
+            OVERLAP=to.overlap, num_warps=2, **to.options,
+        )  # fmt: skip
+    else:
+        sum_kernel[(hidden // PIECE, tokens)](
+            *given, room, hidden, CHOSEN=chosen, PIECE=PIECE, SITES=SITES, PATIENCE=patience, FORM=to.form,
+            OVERLAP=to.overlap, num_warps=2, **to.options,
+        )  # fmt: skip
+
+
+def _finish(block: Block, room: Wide | torch.Tensor) -> Any:
+    if isinstance(room, Wide):
+        assert block.mix is not None
+        return mix_step(block.streams, block.mix, room, block.fine)
+    hyper_combine(block.streams, block.inject, room)
+    return None
