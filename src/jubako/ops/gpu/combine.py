@@ -107,9 +107,9 @@ def thirty_two(x):
 def product_kernel(
     base, scale, blocks, x_q, x_d, x_s, x_x, x_blocks, x_valid, streams, inject, gamma,
     q, d, s, numbers, squares, wide, hidden, tokens,
-    UNITS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, g): 32 rows of a product for COLUMNS tokens, added to all their streams, and those made `Wide`."""
     release(OVERLAP)
@@ -122,7 +122,7 @@ def product_kernel(
     x = (x_q, x_d, x_s, x_x, x_blocks, x_valid)
     GROUPS: tl.constexpr = 32 // ROWS
     sums = tile_sums(
-        base, hidden, blocks, tile * 32, x, token, tokens, 0, UNITS, STEP, STAGES, ROWS, GROUPS, COLUMNS, TYPE, FINE,
+        base, hidden, blocks, tile * 32, x, token, tokens, 0, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE,
         EVEN, FORM, OVERLAP,
     )  # fmt: skip
     made = ()
@@ -156,21 +156,24 @@ def product_into(
     weight: Matrix, x: Quantised, streams: torch.Tensor, inject: torch.Tensor, gamma: torch.Tensor,
     shape: Shape | None = None,
 ) -> Wide:  # fmt: skip
-    """Add weight times x [T, K] to streams [T, S, H], in place, weighted by inject [T, S]; the streams as they are then."""
+    """Add weight times x [T, K] to streams [T, S, H], in place, weighted by inject [T, S]; what they are then."""
     tokens, count, hidden = streams.shape
     device, to = streams.device, target(streams.device)
     units = -(-weight.blocks // 8)
     columns = min(triton.next_power_of_2(tokens), 4)
-    shape = shape or (Shape(32, 1) if interpreted() else Shape(16, divisor(units, 6)))
+    if shape is None:
+        shape = Shape(32, divisor(units, 12)) if columns == 1 else Shape(16, divisor(units, 6))
+        shape = Shape(32, 1) if interpreted() else shape
     wide = room_for(tokens, count * hidden, True, device)
     squares = torch.empty(tokens, count * hidden // 32, device=device)
     product_kernel[(hidden // 32, -(-tokens // columns))](
-        weight.data, weight.scale if weight.scale is not None else weight.data, weight.blocks,
+        weight.data, weight.scale_or_data, weight.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, streams, inject, gamma,
         wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, hidden, tokens,
-        UNITS=units, STEP=shape.step, STAGES=shape.stages, ROWS=shape.rows, COLUMNS=columns, TYPE=weight.type.id, FINE=x.fine,
-        EVEN=weight.blocks % 8 == 0 and x.valid >= weight.blocks, SCALED=weight.scale is not None, STREAMS=count,
-        FORM=to.form, OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
+        UNITS=units, STEP=shape.step, ROWS=shape.rows, COLUMNS=columns,
+        TYPE=weight.type.id, FINE=x.fine, EVEN=weight.blocks % 8 == 0 and x.valid >= weight.blocks,
+        SCALED=weight.scale is not None, STREAMS=count, FORM=to.form_of(columns), OVERLAP=to.overlap,
+        num_warps=shape.warps, **to.options,
     )  # fmt: skip
     return Wide(wide, squares)
 

@@ -17,14 +17,13 @@ from .activation import Quantised, room_for, stack, store_each
 from .combine import Pending, Wide, prepared, product_into
 from .experts import Experts, Parts, Routed, add_up, parts_of
 from .hyper_prompt import mix_prompt
-from .integer import fma
-from .kinds import number_bytes
+from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
-from .linear import Input, Shape, divisor, launch, linear, long, quantised
+from .linear import Input, linear, long, quantised
 from .matrix import Matrix
-from .products import fetch_units, lane_rows, meet_groups, nothing, tree
+from .products import fetch_units, lane_rows, meet, meet_groups, nothing, tree
 from .prompt import Halves
-from .target import interpreted, release, target, wait
+from .target import release, target, wait
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,81 +49,121 @@ def quick_sigmoid(x):
 
 
 @triton.jit
-def low_values(
-    partial, inverse, token, tokens, rows, STREAMS: tl.constexpr, SPLITS: tl.constexpr, BLOCKS: tl.constexpr,
-    COLUMNS: tl.constexpr, FORM: tl.constexpr,
+def long_rows(
+    base, row_scale, rows, blocks, top, x, squares, inverse, token, tokens, hidden, eps,
+    PARTS: tl.constexpr, PLACES: tl.constexpr, PIECES: tl.constexpr, EACH: tl.constexpr, ROWS: tl.constexpr,
+    STREAMS: tl.constexpr, COLUMNS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
+    FIRST: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """The long product of COLUMNS tokens from `token` on, put together: float32 [COLUMNS·BLOCKS, 32]."""
-    n = tl.arange(0, COLUMNS * BLOCKS)[:, None]
-    r = n % BLOCKS * 32 + tl.arange(0, 32)[None, :]
-    at = partial + tl.minimum(token + n // BLOCKS, tokens - 1) * rows + r
-    low = tl.zeros([COLUMNS * BLOCKS, 32], tl.float32)
-    for stream in tl.static_range(STREAMS):
-        of_stream = tl.zeros([COLUMNS * BLOCKS, 32], tl.float32)
-        for i in tl.static_range(SPLITS // STREAMS):
-            part = stream * (SPLITS // STREAMS) + i
-            of_stream += tl.load(at + part * tokens * rows, mask=r < rows, other=0.0)
-        factor = inverse[stream] + tl.zeros_like(low)
-        for c in tl.static_range(1, COLUMNS):
-            factor = tl.where(n // BLOCKS == c, inverse[c * STREAMS + stream], factor)
-        low = fma(factor, of_stream, low, FORM)
-    return low
+    """ROWS rows from `top` on times the normed streams / STREAMS, for COLUMNS tokens: a tuple of float32 [ROWS].
+
+    PIECES pieces of EACH units of every row are read side by side. FIRST: the streams' factors go to inverse [T, S].
+    """
+    lane = lane_rows(ROWS * PIECES)
+    first = lane // ROWS * EACH
+    raws = fetch_units(base, rows, blocks, tl.minimum(top + lane % ROWS, rows - 1), first, EACH, TYPE, EVEN)
+    wait(OVERLAP)
+    n = tl.arange(0, ROWS * PIECES)
+    stream = n // ROWS * STREAMS // PIECES
+    part = tl.arange(0, PLACES)[None, :]
+    factors = ()
+    for c in tl.static_range(COLUMNS):
+        line = (tl.minimum(token + c, tokens - 1) * STREAMS + stream)[:, None]
+        each = tl.load(squares + line * PARTS + part, mask=part < PARTS, other=0.0)
+        factor = tl.rsqrt(tl.sum(each, axis=1) / hidden + eps)
+        factors = factors + (factor,)
+        if FIRST:
+            if top == 0:
+                tl.store(inverse + (token + c) * STREAMS + stream, factor, mask=token + c + 0 * n < tokens)
+    sums = nothing(COLUMNS, ROWS * PIECES, TYPE)
+    sums = meet(sums, raws, x, token, tokens - 1, first, EACH, COLUMNS, TYPE, True, EVEN, FORM)
+    totals = ()
+    for c in tl.static_range(COLUMNS):
+        y = tl.sum(tl.reshape(tree(sums[c], ROWS * PIECES) * factors[c], [PIECES, ROWS]), axis=0) * (1.0 / STREAMS)
+        if SCALED:
+            y *= tl.load(row_scale + tl.minimum(top + tl.arange(0, ROWS), rows - 1))
+        totals = totals + (y,)
+    return totals
+
+
+@triton.jit
+def long_kernel(
+    down, down_scale, rank, add, add_scale, add_rows, blocks, q, d, s, numbers, x_blocks, x_valid, squares,
+    low, stride, inverse, inject, tiles, tokens, hidden, eps,
+    PARTS: tl.constexpr, PLACES: tl.constexpr, UNITS: tl.constexpr, STREAMS: tl.constexpr, COLUMNS: tl.constexpr,
+    DOWN: tl.constexpr, DOWN_SCALED: tl.constexpr, ADD: tl.constexpr, ADD_ROWS: tl.constexpr, PIECES: tl.constexpr,
+    ADD_SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, g): eight low-rank values of COLUMNS tokens, into low [T, stride]; the last tile: inject [T, S].
+
+    UNITS: of a stream. The streams' factors go to inverse [T, S].
+    """
+    release(OVERLAP)
+    tile = tl.program_id(0)
+    token = tl.program_id(1) * COLUMNS
+    x = (q, d, s, numbers, x_blocks, x_valid)
+    if tile < tiles:
+        totals = long_rows(
+            down, down_scale, rank, blocks, tile * 8, x, squares, inverse, token, tokens, hidden, eps, PARTS, PLACES,
+            STREAMS, UNITS, 8, STREAMS, COLUMNS, DOWN, True, DOWN_SCALED, True, FORM, OVERLAP,
+        )  # fmt: skip
+        r = tile * 8 + tl.arange(0, 8)
+        for c in tl.static_range(COLUMNS):
+            y = totals[c] * quick_sigmoid(totals[c])
+            tl.store(low + (token + c) * stride + r, y, mask=(r < rank) & (token + c < tokens))
+    elif ADD >= 0:
+        weights = long_rows(
+            add, add_scale, add_rows, blocks, 0, x, squares, inverse, token, tokens, hidden, eps, PARTS, PLACES,
+            PIECES, UNITS * STREAMS // PIECES, ADD_ROWS, STREAMS, COLUMNS, ADD, True, ADD_SCALED, False, FORM, OVERLAP,
+        )  # fmt: skip
+        of = tl.arange(0, ADD_ROWS)
+        for c in tl.static_range(COLUMNS):
+            there = (of < add_rows) & (token + c < tokens)
+            tl.store(inject + (token + c) * add_rows + of, 2.0 * quick_sigmoid(weights[c]), mask=there)
 
 
 @triton.jit
 def gate_kernel(
-    streams, gamma, partial, squares, up, up_scale, low_q, low_d, low_s, low_x, low_blocks, low_valid,
-    q, d, s, numbers, blocks, inject, hidden, rank, rows, tokens, eps,
-    STREAMS: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr, PLACES: tl.constexpr, LOW_BLOCKS: tl.constexpr,
-    COLUMNS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
-    INJECT: tl.constexpr, FINE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    streams, gamma, low, stride, inverse, up, up_scale, low_q, low_d, low_s, low_x, low_blocks, low_valid,
+    q, d, s, numbers, blocks, hidden, rank, tokens,
+    STREAMS: tl.constexpr, LOW_BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, UNITS: tl.constexpr, TYPE: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, FINE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, g): the mixed hidden values of 32 elements of COLUMNS tokens, quantised; tile 0 writes inject.
+    """Program (tile, g): the mixed hidden values of 32 elements of COLUMNS tokens, quantised.
 
-    partial [SPLITS, T, rows]: products of rank rows, and of the inject rows, each over a part of one stream.
-    low_…: a `Quantised` with COLUMNS tokens for every program, for its own use.
+    low [T, stride]: rank values a token. low_…: a `Quantised` with COLUMNS tokens for every program, for its own use.
     """
     release(OVERLAP)
     tile = tl.program_id(0)
     token = tl.program_id(1) * COLUMNS
     pair = tl.arange(0, 64)  # the same 32 elements of two streams
+    PAIRS: tl.constexpr = STREAMS // 2
     raws = ()
     gammas = ()
-    for g in tl.static_range(STREAMS // 2):
+    for g in tl.static_range(PAIRS):
         lane = lane_rows(64)
         row = (2 * g + lane // 32) * hidden + tile * 32 + lane % 32
         raws = raws + (fetch_units(up, STREAMS * hidden, tl.cdiv(rank, 32), row, 0, UNITS, TYPE, EVEN),)
         gammas = gammas + (tl.load(gamma + (2 * g + pair // 32) * hidden + tile * 32 + pair % 32),)
     wait(OVERLAP)
-    part = tl.arange(0, PLACES)
-    inverse = ()
-    values = ()
-    for c in tl.static_range(COLUMNS):
-        row = tl.minimum(token + c, tokens - 1) * STREAMS
-        for g in tl.static_range(STREAMS // 2):
-            values = values + (tl.load(streams + (row + 2 * g + pair // 32) * hidden + tile * 32 + pair % 32),)
-        for stream in tl.static_range(STREAMS):
-            mean = tl.sum(tl.load(squares + (row + stream) * PARTS + part, mask=part < PARTS, other=0.0), axis=0)
-            inverse = inverse + (tl.rsqrt(mean / hidden + eps),)
-    low = low_values(partial, inverse, token, tokens, rows, STREAMS, SPLITS, LOW_BLOCKS, COLUMNS, FORM)
     n = tl.arange(0, COLUMNS * LOW_BLOCKS)
     place = n % LOW_BLOCKS
     r = place[:, None] * 32 + tl.arange(0, 32)[None, :]
-    owner = token + n // LOW_BLOCKS
-    gate = quick_sigmoid(low * (1.0 / STREAMS))
-    if INJECT:
-        if tile == 0:
-            asked = (r >= rank) & (r < rank + STREAMS) & (owner < tokens)[:, None]
-            tl.store(inject + owner[:, None] * STREAMS + r - rank, 2.0 * gate, mask=asked)
-    low = tl.where(r < rank, low * (1.0 / STREAMS) * gate, 0.0)
+    owner = tl.minimum(token + n // LOW_BLOCKS, tokens - 1)
+    values = tl.load(low + owner[:, None] * stride + r, mask=r < rank, other=0.0)
+    normed = ()
+    for c in tl.static_range(COLUMNS):
+        line = tl.minimum(token + c, tokens - 1) * STREAMS + pair // 32
+        for g in tl.static_range(PAIRS):
+            value = tl.load(streams + (line + 2 * g) * hidden + tile * 32 + pair % 32)
+            normed = normed + (value * tl.load(inverse + line + 2 * g) * gammas[g],)
     mine = (tl.program_id(1) * tl.num_programs(0) + tile) * COLUMNS
     store_each(
-        low, mine + n // LOW_BLOCKS, place, place >= 0, low_blocks, low_q, low_d, low_s, low_x, True,
+        values, mine + n // LOW_BLOCKS, place, place >= 0, low_blocks, low_q, low_d, low_s, low_x, True,
         number_bytes(TYPE) > 0,
     )  # fmt: skip
     tl.debug_barrier()
     x = (low_q, low_d, low_s, low_x, low_blocks, low_valid)
-    PAIRS: tl.constexpr = STREAMS // 2
     sums = nothing(COLUMNS * PAIRS, 64, TYPE)
     sums = meet_groups(sums, raws, x, mine, mine + COLUMNS - 1, 0, UNITS, COLUMNS, PAIRS, TYPE, True, EVEN, FORM)
     mixed = ()
@@ -134,26 +173,20 @@ def gate_kernel(
             y = tree(sums[c * PAIRS + g], 64)
             if SCALED:
                 y *= tl.load(up_scale)
-            scale = tl.where(pair < 32, inverse[c * STREAMS + 2 * g], inverse[c * STREAMS + 2 * g + 1])
-            total += quick_sigmoid(y) * (values[c * PAIRS + g] * scale * gammas[g])
+            total += quick_sigmoid(y) * normed[c * PAIRS + g]
         mixed = mixed + (total,)
-    sum_of_pairs = tl.sum(tl.reshape(stack(mixed, 64), [COLUMNS, 2, 32]), axis=1) * (1.0 / STREAMS)
+    both = tl.sum(tl.reshape(stack(mixed, 64), [COLUMNS, 2, 32]), axis=1) * (1.0 / STREAMS)
     c = tl.arange(0, COLUMNS)
-    store_each(sum_of_pairs, token + c, tile + 0 * c, token + c < tokens, blocks, q, d, s, numbers, FINE, True)
+    store_each(both, token + c, tile + 0 * c, token + c < tokens, blocks, q, d, s, numbers, FINE, True)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The long product: units of a program (they must divide a stream), and its rows. warps: of a gate's program."""
+    """Columns of a program of the long product and of the gates, and warps of the latter."""
 
-    units: int = 2
-    rows: int = 8
+    long: int = 2
+    gate: int = 4
     warps: int = 8
-
-
-def usual_cut() -> Cut:
-    """The interpreter likes few large programs."""
-    return Cut(rows=64) if interpreted() else Cut()
 
 
 def hyper_mix(
@@ -179,41 +212,49 @@ def mix_step(
 ) -> tuple[Quantised, torch.Tensor | None]:
     """`hyper_mix` of up to 16 tokens, of streams as they are."""
     tokens, count, hidden = streams.shape
-    cut = cut or usual_cut()
-    device, to, rank, squares = streams.device, target(streams.device), mix.down.rows, wide.squares
+    cut = cut or Cut()
+    device, to, rank = streams.device, target(streams.device), mix.down.rows
     assert hidden % 256 == 0, f"hidden size {hidden} is not a multiple of 256"
     assert count % 2 == 0, f"{count} streams are not pairs"
-    partial, splits = long_product(mix, wide.streams, cut)
-    mixed = room_for(tokens, hidden, fine, device)
+    low = torch.empty(tokens, -(-rank // 32) * 32, device=device)
+    inverse = torch.empty(tokens, count, device=device)
     inject = torch.empty(tokens, count, device=device) if mix.inject is not None else None
-    tiles, parts, columns = hidden // 32, squares.shape[1] // count, min(triton.next_power_of_2(tokens), 4)
-    groups = -(-tokens // columns)
-    low = room_for(groups * tiles * columns, rank, True, device)
+    long_product(mix, wide, low, inverse, inject, min(cut.long, triton.next_power_of_2(tokens)))
+    mixed = room_for(tokens, hidden, fine, device)
+    columns = min(triton.next_power_of_2(tokens), cut.gate)
+    tiles, groups = hidden // 32, -(-tokens // columns)
+    own = room_for(groups * tiles * columns, rank, True, device)
     gate_kernel[(tiles, groups)](
-        streams, mix.norm, partial, squares, mix.up.data, mix.up.scale if mix.up.scale is not None else mix.up.data,
-        low.q, low.d, low.s, low.x, low.blocks, low.valid, mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks,
-        inject if inject is not None else mixed.d, hidden, rank, partial.stride(1), tokens, mix.eps,
-        STREAMS=count, SPLITS=splits, PARTS=parts, PLACES=triton.next_power_of_2(parts),
-        LOW_BLOCKS=triton.next_power_of_2(-(-partial.shape[2] // 32)), COLUMNS=columns, UNITS=-(-mix.up.blocks // 8),
-        TYPE=mix.up.type.id, EVEN=mix.up.blocks % 8 == 0, SCALED=mix.up.scale is not None,
-        INJECT=inject is not None, FINE=fine, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.warps,
-        **to.options,
+        streams, mix.norm, low, low.stride(0), inverse, mix.up.data, mix.up.scale_or_data,
+        own.q, own.d, own.s, own.x, own.blocks, own.valid, mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks,
+        hidden, rank, tokens,
+        STREAMS=count, LOW_BLOCKS=triton.next_power_of_2(-(-rank // 32)), COLUMNS=columns,
+        UNITS=-(-mix.up.blocks // 8), TYPE=mix.up.type.id, EVEN=mix.up.blocks % 8 == 0, SCALED=mix.up.scale is not None,
+        FINE=fine, FORM=to.form_of(columns), OVERLAP=to.overlap, num_warps=cut.warps, **to.options,
     )  # fmt: skip
     return mixed, inject
 
 
-def long_product(mix: HyperMix, wide: Quantised, cut: Cut) -> tuple[torch.Tensor, int]:
-    """[splits, T, rank (+ S)] parts of down (and inject) times the streams, and how many parts."""
-    units = mix.hidden // 256
-    splits = mix.streams * (units // divisor(units, cut.units))
-    matrices = (mix.down,) if mix.inject is None else (mix.down, mix.inject)
-    rows = sum(m.rows for m in matrices)
-    partial = torch.empty(splits, wide.tokens, -(-rows // 32) * 32, device=wide.d.device)[:, :, :rows]
-    each = -(-mix.down.blocks // 8) // splits
-    columns = min(triton.next_power_of_2(wide.tokens), 4)
-    shape = Shape(cut.rows, divisor(each, 5), 1 if columns == 1 or interpreted() else 2, columns)
-    launch(matrices, wide, partial, splits, shape=shape)
-    return partial, splits
+def long_product(
+    mix: HyperMix, wide: Wide, low: torch.Tensor, inverse: torch.Tensor, inject: torch.Tensor | None, columns: int
+) -> None:
+    """The low-rank values of wide streams, their factors 1 / root mean square, and inject, if there is one."""
+    tokens, to, x = low.shape[0], target(low.device), wide.streams
+    parts, units = wide.squares.shape[1] // mix.streams, mix.hidden // 256
+    add = mix.inject
+    of_numbers = add is not None and plain_type(add.type.id)
+    tiles = -(-mix.down.rows // 8)
+    long_kernel[(tiles + (add is not None), -(-tokens // columns))](
+        mix.down.data, mix.down.scale_or_data, mix.down.rows,
+        *((mix.down.data, mix.down.data, 0) if add is None else (add.data, add.scale_or_data, add.rows)),
+        mix.down.blocks, x.q, x.d, x.s, x.x, x.blocks, x.valid, wide.squares, low, low.stride(0), inverse,
+        inverse if inject is None else inject, tiles, tokens, mix.hidden, mix.eps,
+        PARTS=parts, PLACES=triton.next_power_of_2(parts), UNITS=units, STREAMS=mix.streams, COLUMNS=columns,
+        DOWN=mix.down.type.id, DOWN_SCALED=mix.down.scale is not None, ADD=-1 if add is None else add.type.id,
+        ADD_ROWS=4 if of_numbers else 8, PIECES=mix.streams * (2 if of_numbers and units % 2 == 0 else 1),
+        ADD_SCALED=add is not None and add.scale is not None, FORM=to.form_of(columns), OVERLAP=to.overlap,
+        num_warps=2 * mix.streams, **to.options,
+    )  # fmt: skip
 
 
 def linear_mix(

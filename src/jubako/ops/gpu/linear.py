@@ -51,7 +51,7 @@ def fetch_groups(
 @triton.jit
 def tile_sums(
     base, rows, blocks, top, x, token, tokens, first,
-    UNITS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, FORM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -65,9 +65,9 @@ def tile_sums(
         wait(OVERLAP)
         sums = meet_groups(sums, raws, x, token, tokens - 1, first, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     else:
-        wait(OVERLAP)
-        for u in tl.range(first, first + UNITS, STEP, num_stages=STAGES):
+        for u in range(first, first + UNITS, STEP):
             raws = fetch_groups(base, rows, blocks, top, u, STEP, ROWS, GROUPS, TYPE, EVEN)
+            wait(OVERLAP)  # here, as a second copy of the body takes long to compile; later ones pass at once
             sums = meet_groups(sums, raws, x, token, tokens - 1, u, STEP, COLUMNS, GROUPS, TYPE, FINE, EVEN, FORM)
     return sums
 
@@ -75,14 +75,14 @@ def tile_sums(
 @triton.jit
 def row_tile(
     base, row_scale, rows, blocks, tile, x, token, tokens, out, out_stride, inject, first,
-    UNITS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
     STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """GROUPS·ROWS rows of one matrix times COLUMNS columns, as `tile_sums` reads them, into out."""
     top = tile * ROWS * GROUPS
     sums = tile_sums(
-        base, rows, blocks, top, x, token, tokens, first, UNITS, STEP, STAGES, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN,
+        base, rows, blocks, top, x, token, tokens, first, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN,
         FORM, OVERLAP,
     )  # fmt: skip
     for c in tl.static_range(COLUMNS):
@@ -98,7 +98,7 @@ def row_tile(
 def linear_kernel(
     first_base, first_scale, first_rows, second_base, second_scale, second_rows, second_tiles, blocks,
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, inject,
-    UNITS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
     TYPE: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
@@ -116,33 +116,32 @@ def linear_kernel(
     if SECOND < 0:
         row_tile(
             first_base, first_scale, first_rows, blocks, tile, x, token, tokens, out, out_stride, inject,
-            split * UNITS, UNITS, STEP, STAGES, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
+            split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
         )  # fmt: skip
     elif tile >= second_tiles:
         row_tile(
             first_base, first_scale, first_rows, blocks, tile - second_tiles, x, token, tokens, out, out_stride,
-            inject, split * UNITS, UNITS, STEP, STAGES, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
+            inject, split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
             OVERLAP,
         )  # fmt: skip
     else:
         row_tile(
             second_base, second_scale, second_rows, blocks, tile, x, token, tokens, out + first_rows, out_stride,
-            inject, split * UNITS, UNITS, SECOND_STEP, STAGES, ROWS, 1, COLUMNS, SECOND, FINE, EVEN, SCALED, STREAMS, FORM,
-            OVERLAP,
+            inject, split * UNITS, UNITS, SECOND_STEP, ROWS, 1, COLUMNS,
+            SECOND, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shape:
     """How a product is cut: rows of a group, units fetched together, groups and columns of a program, rows of a group
-    that a warp has (four or eight: halves of units by two warps or one), steps on their way at once."""
+    that a warp has (four or eight: halves of units by two warps or one)."""
 
     rows: int
     step: int
     groups: int = 1
     columns: int = 1
     each: int = 4
-    stages: int = 1
 
     @property
     def warps(self) -> int:
@@ -163,7 +162,9 @@ def shape_of(matrix: Matrix, units: int, tokens: int) -> Shape:
         return Shape(8, divisor(units, 12))
     if plain_type(matrix.type.id):
         return Shape(8, divisor(units, 2), 1, columns)
-    return Shape(8, divisor(units, 2), 2, columns)
+    if matrix.rows < 8192:
+        return Shape(8, divisor(units, 12), 1, columns)
+    return Shape(8, divisor(units, 2), 4, columns)
 
 
 def launch(
@@ -190,12 +191,12 @@ def launch(
         second.data, scale_of(second) if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
         out if inject is None else inject,
-        UNITS=units, STEP=shape.step, STAGES=shape.stages, ROWS=shape.rows, GROUPS=shape.groups, COLUMNS=shape.columns, TYPE=first.type.id,
-        SECOND=second.type.id if len(matrices) > 1 else -1,
+        UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups,
+        COLUMNS=shape.columns, TYPE=first.type.id, SECOND=second.type.id if len(matrices) > 1 else -1,
         SECOND_STEP=divisor(units, 2 if shape.columns == 1 else 1), FINE=x.fine,
         EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
-        SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form, OVERLAP=to.overlap,
-        num_warps=shape.warps, **to.options,
+        SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form_of(shape.columns),
+        OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
     )  # fmt: skip
 
 

@@ -36,6 +36,11 @@ class Matrix:
         return -(-self.cols // 32)
 
     @property
+    def scale_or_data(self) -> torch.Tensor:
+        """What a kernel is given for `scale`; it is told apart whether that is one."""
+        return self.data if self.scale is None else self.scale
+
+    @property
     def nbytes(self) -> int:
         return self.rows * LAYOUTS[self.type.name].row_bytes(self.cols)
 

@@ -96,8 +96,8 @@ def _route(parts: torch.Tensor, k: int, experts: int, table: torch.Tensor | None
     route_kernel[(tokens,)](
         parts, parts.stride(1), parts.stride(0), ids, weights, share, ids if table is None else table, slots, experts,
         PARTS=parts.shape[0],
-        SIZE=max(128, triton.next_power_of_2(experts)), CHOSEN=k, PLACES=triton.next_power_of_2(k), SHARED=table is not None,
-        FORM=to.form, OVERLAP=to.overlap, num_warps=4, **to.options,
+        SIZE=max(128, triton.next_power_of_2(experts)), CHOSEN=k, PLACES=triton.next_power_of_2(k),
+        SHARED=table is not None, FORM=to.form, OVERLAP=to.overlap, num_warps=4, **to.options,
     )  # fmt: skip
     return Routed(ids, weights, share, None if table is None else slots)
 

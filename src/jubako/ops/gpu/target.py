@@ -35,6 +35,15 @@ class Target:
     stages: int = 2
 
     @property
+    def one_column(self) -> int:
+        """The form for weights that meet a single column of bytes: tensor cores gain nothing there."""
+        return CUDA if self.form == TENSOR else self.form
+
+    def form_of(self, columns: int) -> int:
+        """The form of a product whose programs take so many columns."""
+        return self.one_column if columns == 1 else self.form
+
+    @property
     def options(self) -> dict[str, Any]:
         """Compiler options of every kernel here. Products and sums are rounded one by one: bits are promised."""
         options: dict[str, Any] = {} if self.form == PLAIN and interpreted() else {"enable_fp_fusion": False}
