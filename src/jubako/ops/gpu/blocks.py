@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .integer import look_up
-from .kinds import blocks_per_d, bytes_before, d_bytes, has_table, has_width, is_, sub_bytes, table_word
+from .integer import in_register, look_up, look_up_addends
+from .kinds import addend_word, blocks_per_d, bytes_before, d_bytes, has_table, has_width, is_, sub_bytes, table_word
 
 
 @triton.jit
@@ -28,11 +28,13 @@ def fetch(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr)
 
 
 @triton.jit
-def fetch_blocks(base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr):
+def fetch_blocks(
+    base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr, DIRECT: tl.constexpr = False
+):
     """Everything of block 8·unit + j of `row`, as it lies: (first, second, twos, bits, sub, d).
 
     base: the matrix, a pointer to bytes; rows, blocks: its size; row and j, which broadcast, are a lane's place; EVEN:
-    no unit is partial.
+    no unit is partial; DIRECT: scales are read as they are, instead of in words.
     """
     there = unit * 8 + j < blocks
     lane = row * blocks + j
@@ -57,7 +59,7 @@ def fetch_blocks(base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.
         bit = tl.load(pointer + step)
     scales = base + size * bytes_before(TYPE, 0)
     if sub_bytes(TYPE) > 0:
-        sub = narrow(scales, lane, step, sub_bytes(TYPE))
+        sub = narrow(scales, lane, step, sub_bytes(TYPE), DIRECT)
         if sub_bytes(TYPE) == 1:
             sub = _signed_byte(sub)
     if d_bytes(TYPE) > 0:
@@ -65,17 +67,24 @@ def fetch_blocks(base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.
         at, more = lane, step
         if every > 1:
             of_row = tl.cdiv(blocks, every)
-            at, more = row * of_row + tl.where(there, unit * 8 + j, 0) // every, 0
-        d = narrow(scales + size * sub_bytes(TYPE), at, more, d_bytes(TYPE))
+            if DIRECT and EVEN and 8 % every == 0:
+                at, more = row * of_row + j // every, unit * (8 // every)
+            else:
+                at, more = row * of_row + tl.where(there, unit * 8 + j, 0) // every, 0
+        d = narrow(scales + size * sub_bytes(TYPE), at, more, d_bytes(TYPE), DIRECT)
     return first, second, low, high, bit, sub, d
 
 
 @triton.jit
-def narrow(base, at, more, BYTES: tl.constexpr):
-    """Number at + more of an array of unsigned numbers of 1, 2 or 4 bytes, as int32; more: a multiple of 4.
+def narrow(base, at, more, BYTES: tl.constexpr, DIRECT: tl.constexpr):
+    """Number at + more of an array of unsigned numbers of 1, 2 or 4 bytes, as int32.
 
-    Read in words of four bytes, so that they can be copied without a register.
+    Unless DIRECT read in words of four bytes, so that they can be copied without a register; more: a multiple of 4.
     """
+    if DIRECT and BYTES == 1:
+        return tl.load(base.to(tl.pointer_type(tl.uint8)) + at + more).to(tl.int32)
+    if DIRECT and BYTES == 2:
+        return tl.load(base.to(tl.pointer_type(tl.uint16)) + at + more).to(tl.int32)
     EACH: tl.constexpr = 4 // BYTES
     word = tl.load(base.to(tl.pointer_type(tl.int32)) + at // EACH + more // EACH)
     if BYTES == 4:
@@ -105,6 +114,22 @@ def signed(code, bits):
 def unpack(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
     """Codes plus the type's bias as packed bytes int32 [8, rows, 4]: of weights 0-15 of each block, and 16-31."""
     return unpack_words(raw, tl.arange(0, 4)[None, None, :], TYPE, FORM)
+
+
+@triton.jit
+def addends(raw, seed, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """What `unpack` gives as a tuple of words for each half, to be added up where they are used.
+
+    seed: numbers of the lanes, never negative, the same for all blocks of a lane.
+    """
+    if has_table(TYPE) and FORM == 1:
+        t0 = in_register(seed, addend_word(TYPE, 0))
+        t2 = in_register(seed, addend_word(TYPE, 2))
+        a, b, c, d = look_up_addends(raw[0], t0, t2, addend_word(TYPE, 1), addend_word(TYPE, 3))
+        return (a, b), (c, d)
+    else:
+        w = unpack(raw, TYPE, FORM)
+        return (w[0],), (w[1],)
 
 
 @triton.jit

@@ -26,7 +26,7 @@ from .launch import COLUMNS, without_overlap
 from .state import GdnMemory
 from .target import release, target, wait
 
-VALUES, WARPS = 64, 8  # columns of the state in one program
+VALUES, WARPS = 128, 8  # columns of the state in one program
 L2_EPS = 1e-6
 
 

@@ -99,6 +99,42 @@ def look_up(codes, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.
         return first, second
 
 
+@triton.constexpr_function
+def addends_asm(t1: int, t3: int) -> str:
+    return (
+        "{.reg .b32 s, n; xor.b32 n, $4, 0x88888888;"
+        f"prmt.b32 $0, $5, {t1 & 0xFFFFFFFF}, $4; prmt.b32 $1, $6, {t3 & 0xFFFFFFFF}, n;"
+        "shr.b32 s, $4, 16; shr.b32 n, n, 16;"
+        f"prmt.b32 $2, $5, {t1 & 0xFFFFFFFF}, s; prmt.b32 $3, $6, {t3 & 0xFFFFFFFF}, n;}}"
+    )
+
+
+@triton.jit
+def look_up_addends(codes, t0, t2, T1: tl.constexpr, T3: tl.constexpr):
+    """Two words whose bytes add up to those that `look_up` gives for the low half of `codes`, then for the high half.
+
+    In the form CUDA: for a code below 8 prmt looks up A, for others it spreads A's sign; codes with bit 3 turned do the
+    same with B (`kinds._addends`). A third permutation and its selectors are saved; the sums take both words. t0, T1
+    are the table A, t2, T3 B; t0 and t2 are made by `in_register`.
+    """
+    return tl.inline_asm_elementwise(
+        addends_asm(T1, T3), "=&r,=&r,=&r,=&r,r,r,r", [codes, t0, t2],
+        dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.constexpr_function
+def in_register_asm(word: int) -> str:
+    return f"{{.reg .b32 s; shr.s32 s, $1, 31; xor.b32 $0, s, {word & 0xFFFFFFFF};}}"
+
+
+@triton.jit
+def in_register(seed, WORD: tl.constexpr):
+    """WORD, which the assembler can't take for a constant: prmt has room for one, and the other would be moved into a
+    register each time. seed: numbers of the lanes, never negative."""
+    return tl.inline_asm_elementwise(in_register_asm(WORD), "=r,r", [seed], dtype=tl.int32, is_pure=True, pack=1)
+
+
 @triton.jit
 def fma(a, b, c, FORM: tl.constexpr):
     """a·b + c rounded once."""

@@ -70,6 +70,7 @@ class _Fields:
     kind: Kind
     layout: Layout
     words: tuple[int, ...]  # the table, four signed bytes in each
+    addends: tuple[int, ...]  # the tables of `_addends` likewise
 
     def before(self, width: int) -> int:
         """Bytes of a block in the code planes before the one of `width` bits; of all of them for 0."""
@@ -77,12 +78,26 @@ class _Fields:
         return sum(4 * w for w in (widths[: widths.index(width)] if width else widths))
 
 
-def _words(kind: Kind) -> tuple[int, ...]:
-    return tuple(int(word) for word in np.array(kind.table, np.int8).view("<i4"))
+def _words(values: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(word) for word in np.array(values, np.int8).view("<i4"))
+
+
+def _addends(table: tuple[int, ...]) -> tuple[int, ...]:
+    """Tables of eight for `integer.look_up_addends`: entry k is the sum of A[k] and the sign of B[k] (0 or −1), entry
+    k + 8 that of B[k] and the sign of A[k]."""
+    low, high = table[:8], table[8:]
+    first = tuple(a + (b < 0) for a, b in zip(low, high, strict=True))
+    second = tuple(b + (a < 0) for a, b in zip(low, high, strict=True))
+    pairs = zip((*first, *second), table, strict=True)
+    assert all((sum_ < 0) == (value < 0) and sum_ < 128 for sum_, value in pairs)
+    return (*first, *second)
 
 
 # Tables reach the functions below as defaults: what kernels see of globals is compared at every launch.
-_FIELDS = {BY_NAME[name].id: _Fields(name, kind, LAYOUTS[name], _words(kind)) for name, kind in _KINDS.items()}
+_FIELDS = {
+    BY_NAME[name].id: _Fields(name, kind, LAYOUTS[name], _words(kind.table), _words(_addends(kind.table)))
+    for name, kind in _KINDS.items()
+}
 
 
 @triton.constexpr_function
@@ -127,6 +142,12 @@ def has_table(number: int, fields: dict[int, _Fields] = _FIELDS) -> bool:
 def table_word(number: int, word: int, fields: dict[int, _Fields] = _FIELDS) -> int:
     """Four bytes of the look-up table as a signed 32-bit number."""
     return fields[number].words[word]
+
+
+@triton.constexpr_function
+def addend_word(number: int, word: int, fields: dict[int, _Fields] = _FIELDS) -> int:
+    """Four bytes of the tables of addends."""
+    return fields[number].addends[word]
 
 
 @triton.constexpr_function

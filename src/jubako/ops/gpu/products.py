@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import factors, fetch_blocks, unpack, words
+from .blocks import addends, factors, fetch_blocks, words
 from .integer import dot4, fma, tensor_dots
 from .kinds import bias_of, is_, minimum_of, number_bytes, scales_of, wants_sums
 
@@ -71,10 +71,11 @@ def column(
 
 @triton.jit
 def words_dot(w, low, high, acc, FINE: tl.constexpr, FORM: tl.constexpr):
-    """acc and Σ code·q of four words, lane by lane."""
-    acc = dot4(w, low, acc, FORM)
-    if FINE:
-        acc += dot4(w, high, tl.zeros_like(w), FORM) * 256
+    """acc and Σ code·q of four words, lane by lane; codes are sums of the words in the tuple w."""
+    for k in tl.static_range(len(w)):
+        acc = dot4(w[k], low, acc, FORM)
+        if FINE:
+            acc += dot4(w[k], high, tl.zeros_like(acc), FORM) * 256
     return acc
 
 
@@ -89,9 +90,9 @@ def own_dot(c, GROUP: tl.constexpr):
 @triton.jit
 def pair_dots(w, v, low, high, FINE: tl.constexpr, FORM: tl.constexpr):
     """Σ code·q of sixteen weights of two groups of rows: int32 [4, 2·rows, 1] each."""
-    zero = tl.zeros_like(w)
+    zero = tl.zeros_like(w[0])
     if FORM == 4:
-        c = tensor_dots(w, v, low, zero)
+        c = tensor_dots(w[0], v[0], low, zero)
         return own_dot(c, 0), own_dot(c, 1)
     else:
         first = tl.sum(words_dot(w, low, high, zero, FINE, FORM), axis=2, keep_dims=True)
@@ -103,9 +104,9 @@ def pair_dots(w, v, low, high, FINE: tl.constexpr, FORM: tl.constexpr):
 def block_dots(w, v, x, FINE: tl.constexpr, FORM: tl.constexpr):
     """Σ code·q of thirty-two weights of two groups of rows: int32 [4, 2·rows, 1] each."""
     a, b, c, e, scale, s0, s1 = x
-    zero = tl.zeros_like(w[0])
+    zero = tl.zeros_like(w[0][0])
     if FORM == 4:
-        sums = tensor_dots(w[1], v[1], b, tensor_dots(w[0], v[0], a, zero))
+        sums = tensor_dots(w[1][0], v[1][0], b, tensor_dots(w[0][0], v[0][0], a, zero))
         return own_dot(sums, 0), own_dot(sums, 1)
     else:
         first = words_dot(w[1], b, e, words_dot(w[0], a, c, zero, FINE, FORM), FINE, FORM)
@@ -190,13 +191,14 @@ def meet_groups(
     x: (q, d, s, numbers, blocks, valid) as in a `Quantised`; EVEN: weights and input are made of whole units.
     """
     LANES: tl.constexpr = sums[0].shape[1]
+    seed = token + lane_blocks(LANES)
     for u in tl.static_range(COUNT):
         weights = ()
         for g in tl.static_range(GROUPS):
             if number_bytes(TYPE) > 0:
                 weights = weights + (plain(raws[g][u], TYPE),)
             else:
-                weights = weights + ((unpack(raws[g][u], TYPE, FORM), factors(raws[g][u], TYPE)),)
+                weights = weights + ((addends(raws[g][u], seed, TYPE, FORM), factors(raws[g][u], TYPE)),)
         after = ()
         for c in tl.static_range(COLUMNS):
             t = tl.minimum(token + c, last_token)
@@ -213,8 +215,8 @@ def meet_groups(
                         after = after + (step(sums[c * GROUPS + g], mine, weights[g][1], unit, TYPE, FORM),)
                         after = after + (step(sums[c * GROUPS + g + 1], others, weights[g + 1][1], unit, TYPE, FORM),)
                     else:
-                        zero = tl.zeros_like(w[0])
-                        mine, others = dots_of(w, (zero, zero), unit, TYPE, FINE, FORM)
+                        zero = tl.zeros_like(w[0][0])
+                        mine, others = dots_of(w, ((zero,), (zero,)), unit, TYPE, FINE, FORM)
                         after = after + (step(sums[c * GROUPS + g], mine, weights[g][1], unit, TYPE, FORM),)
         sums = after
     return sums

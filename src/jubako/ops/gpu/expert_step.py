@@ -1,0 +1,246 @@
+"""The experts' products for up to 16 tokens, in two launches, with the bits of csrc/experts.cpp.
+
+A *use* is one expert for one token: use token·k + rank for the routed ones, then tokens·k + token for the shared one.
+    gate_up   a program makes a tile of hidden values of one use and quantises it, as the down product reads it
+    down      a program makes some rows of one use; its weights are on their way before the hidden values are there
+"""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from .activation import Quantised, room_for, store_blocks
+from .linear import divisor
+from .mathfun import silu
+from .planar import LAYOUTS
+from .single import fetch_single, meet_single, no_sums, single_tree
+from .slots import Slots
+from .target import interpreted, release, target, wait
+
+if TYPE_CHECKING:
+    from .experts import Experts, Routed
+
+
+@triton.jit
+def hidden_tile(
+    gate, up, scales, rows, blocks, tile, x, token, use, to,
+    UNITS: tl.constexpr, STEP: tl.constexpr, AHEAD: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`.
+
+    STEP units are fetched together; AHEAD: while STEP others meet the column.
+    """
+    top = tile * TILE
+    g = no_sums(1, TILE, GATE)
+    u = no_sums(1, TILE, UP)
+    if AHEAD:
+        of_gate = fetch_single(gate, rows, blocks, top, 0, STEP, TILE, 1, GATE, EVEN)
+        of_up = fetch_single(up, rows, blocks, top, 0, STEP, TILE, 1, UP, EVEN)
+        wait(OVERLAP)
+        release(OVERLAP)
+        for first in range(0, UNITS, STEP):
+            ahead = tl.minimum(first + STEP, UNITS - STEP)
+            next_gate = fetch_single(gate, rows, blocks, top, ahead, STEP, TILE, 1, GATE, EVEN)
+            next_up = fetch_single(up, rows, blocks, top, ahead, STEP, TILE, 1, UP, EVEN)
+            g = meet_single(g, of_gate, x, token, first, STEP, GATE, EVEN, FORM)
+            u = meet_single(u, of_up, x, token, first, STEP, UP, EVEN, FORM)
+            of_gate = next_gate
+            of_up = next_up
+    else:
+        for first in range(0, UNITS, STEP):
+            of_gate = fetch_single(gate, rows, blocks, top, first, STEP, TILE, 1, GATE, EVEN)
+            of_up = fetch_single(up, rows, blocks, top, first, STEP, TILE, 1, UP, EVEN)
+            wait(OVERLAP)  # passes at once but for the first time
+            release(OVERLAP)
+            g = meet_single(g, of_gate, x, token, first, STEP, GATE, EVEN, FORM)
+            u = meet_single(u, of_up, x, token, first, STEP, UP, EVEN, FORM)
+    a = single_tree(g[0], TILE)
+    b = single_tree(u[0], TILE)
+    if SCALED:
+        a *= tl.load(scales)
+        b *= tl.load(scales + 1)
+    h = tl.where(top + tl.arange(0, TILE) < rows, silu(a, FORM) * b, 0.0)
+    q, d, s, numbers, width = to
+    COUNT: tl.constexpr = TILE // 32
+    store_blocks(tl.reshape(h, [COUNT, 32]), use, tile * COUNT, width, q, d, s, numbers, COUNT, False)
+
+
+@triton.jit
+def gate_up_kernel(
+    pool, pool_scales, slot_bytes, up_at, slots, rows,
+    shared, shared_scales, shared_up_at, shared_rows, blocks,
+    uses, chosen, q, d, s, numbers, x_blocks, x_valid, hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks,
+    UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, AHEAD: tl.constexpr, GATE: tl.constexpr,
+    UP: tl.constexpr, SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, use): the shared expert's uses come first, and need not wait to fetch weights.
+
+    `down_kernel` may start once all programs know that what precedes this launch is done.
+    """
+    tile = tl.program_id(0)
+    tokens = tl.num_programs(1) - uses
+    use = tl.program_id(1) - tokens
+    x = (q, d, s, numbers, x_blocks, x_valid)
+    to = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks)
+    if use < 0:
+        if tile * TILE < shared_rows:
+            hidden_tile(
+                shared, shared + shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens,
+                use + tokens + uses, to, UNITS, SHARED_STEP, AHEAD, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, TILE,
+                FORM, OVERLAP,
+            )  # fmt: skip
+        else:
+            wait(OVERLAP)
+    else:
+        wait(OVERLAP)
+        release(OVERLAP)
+        if tile * TILE < rows:
+            slot = tl.load(slots + use)
+            if slot >= 0:
+                base = pool + slot.to(tl.int64) * slot_bytes
+                hidden_tile(
+                    base, base + up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, use, to,
+                    UNITS, STEP, AHEAD, GATE, UP, EVEN, SCALED, TILE, FORM, False,
+                )  # fmt: skip
+
+
+@triton.jit
+def output_rows(
+    down, scale, rows, blocks, top, x, use, parts,
+    UNITS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """GROUPS·ROWS rows from `top` on of one expert's output for one use, into parts [use]."""
+    raws = fetch_single(down, rows, blocks, top, 0, UNITS, ROWS, GROUPS, TYPE, EVEN)
+    wait(OVERLAP)
+    sums = meet_single(no_sums(GROUPS, ROWS, TYPE), raws, x, use, 0, UNITS, TYPE, EVEN, FORM)
+    for g in tl.static_range(GROUPS):
+        y = single_tree(sums[g], ROWS)
+        if SCALED:
+            y *= tl.load(scale)
+        number = top + g * ROWS + tl.arange(0, ROWS)
+        tl.store(parts + use * rows + number, y, mask=number < rows)
+
+
+@triton.jit
+def down_kernel(
+    pool, pool_scales, slot_bytes, down_at, slots, blocks,
+    shared, shared_scales, shared_down_at, shared_blocks, uses,
+    hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid, shared_valid, parts, hidden,
+    UNITS: tl.constexpr, SHARED_UNITS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, DOWN: tl.constexpr,
+    SHARED_DOWN: tl.constexpr, EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, SCALED: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, EARLY: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, use): GROUPS·ROWS rows of the output of one use; those of the shared expert come first.
+
+    EARLY: slots and weights are those that `gate_up_kernel` has read, so they need not wait for its end; past the first
+    level cache, which may hold an older layer's slots.
+    """
+    release(OVERLAP)
+    if not EARLY:
+        wait(OVERLAP)
+    top = tl.program_id(0) * ROWS * GROUPS
+    tokens = tl.num_programs(1) - uses
+    use = tl.program_id(1) - tokens
+    if use < 0:
+        x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, shared_valid)
+        output_rows(
+            shared + shared_down_at, shared_scales + 2, hidden, shared_blocks, top, x, use + tokens + uses, parts,
+            SHARED_UNITS, ROWS, GROUPS, SHARED_DOWN, SHARED_EVEN, SHARED_SCALED, FORM, OVERLAP,
+        )  # fmt: skip
+    else:
+        x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid)
+        slot = tl.load(slots + use, volatile=True)
+        if slot >= 0:
+            output_rows(
+                pool + slot.to(tl.int64) * slot_bytes + down_at, pool_scales + slot * 3 + 2, hidden, blocks, top,
+                x, use, parts, UNITS, ROWS, GROUPS, DOWN, EVEN, SCALED, FORM, OVERLAP,
+            )  # fmt: skip
+        else:
+            wait(OVERLAP)
+            number = top + tl.arange(0, ROWS * GROUPS)
+            tl.store(parts + use * hidden + number, tl.zeros([ROWS * GROUPS], tl.float32), mask=number < hidden)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """words: 32-bit words of gate and up that a lane fetches together, at most; shared: the same for the shared expert;
+    ahead: while as many are used; tile: rows of a program, in blocks of 32; rows, groups: groups of rows of a program
+    of the down product."""
+
+    words: int = 90
+    shared: int = 34
+    ahead: bool = False
+    tile: int = 32
+    rows: int = 8
+    groups: int = 2
+
+    def together(self, units: int, most: int, slots: Slots) -> int:
+        """How many of a row's units are fetched together: `most` words of gate and up."""
+        words = sum(LAYOUTS[kind.name].row_bytes(256) for kind in (slots.shape.gate, slots.shape.up)) // 32
+        return divisor(units, max(1, most // words))
+
+
+def usual_cut(tokens: int) -> Cut:
+    """One token's weights are all under way at once; those of several take turns. The interpreter likes few large
+    programs."""
+    if interpreted():
+        return Cut(words=1 << 20, shared=1 << 20, tile=64, rows=256, groups=1)
+    return Cut() if tokens == 1 else Cut(words=18, shared=18, ahead=True)
+
+
+def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised:
+    """Hidden values of all uses."""
+    shape, mine, shared, to = layer.routed.shape, layer.routed, layer.shared, target(x.d.device)
+    tokens, chosen = routed.ids.shape
+    height = max(shape.size, shared.shape.size)
+    width = max(shape.down_cols, shared.shape.down_cols, height)
+    hidden = room_for(tokens * chosen + tokens, -(-width // 256) * 256, False, x.d.device)
+    blocks = -(-shape.hidden // 32)
+    units = -(-blocks // 8)
+    gate_up_kernel[(-(-height // cut.tile), tokens * chosen + tokens)](
+        mine.data, scales_of(mine), shape.bytes, shape.up_at, routed.slots_in(mine.table), shape.size,
+        shared.data, scales_of(shared), shared.shape.up_at, shared.shape.size, blocks,
+        tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
+        hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
+        UNITS=units, STEP=cut.together(units, cut.words, mine),
+        SHARED_STEP=cut.together(units, cut.shared, shared), AHEAD=cut.ahead,
+        GATE=shape.gate.id, UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id,
+        EVEN=blocks % 8 == 0,
+        SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None, TILE=cut.tile, FORM=to.one_column,
+        OVERLAP=to.overlap, num_warps=cut.tile // 4, **to.options,
+    )  # fmt: skip
+    return hidden
+
+
+def down(layer: Experts, hidden: Quantised, routed: Routed, cut: Cut) -> torch.Tensor:
+    """Outputs [T·k + T, H] of all uses."""
+    shape, mine, shared, to = layer.routed.shape, layer.routed, layer.shared, target(hidden.d.device)
+    uses, tokens = routed.ids.numel(), len(routed.ids)
+    blocks, shared_blocks = -(-shape.down_cols // 32), -(-shared.shape.down_cols // 32)
+    valid, shared_valid = -(-shape.size // 32), -(-shared.shape.size // 32)
+    parts = torch.empty(uses + tokens, shape.hidden, device=hidden.d.device)
+    down_kernel[(-(-shape.hidden // (cut.rows * cut.groups)), uses + tokens)](
+        mine.data, scales_of(mine), shape.bytes, shape.down_at, routed.slots_in(mine.table), blocks,
+        shared.data, scales_of(shared), shared.shape.down_at, shared_blocks, uses,
+        hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks, valid, shared_valid, parts, shape.hidden,
+        UNITS=-(-blocks // 8), SHARED_UNITS=-(-shared_blocks // 8), ROWS=cut.rows, GROUPS=cut.groups,
+        DOWN=shape.down.id, SHARED_DOWN=shared.shape.down.id, EVEN=blocks % 8 == 0 and valid >= blocks,
+        SHARED_EVEN=shared_blocks % 8 == 0 and shared_valid >= shared_blocks, SCALED=mine.scales is not None,
+        SHARED_SCALED=shared.scales is not None, EARLY=layer.away is None, FORM=to.one_column, OVERLAP=to.overlap,
+        num_warps=cut.rows // 4, **to.options,
+    )  # fmt: skip
+    return parts
+
+
+def scales_of(slots: Slots) -> torch.Tensor:
+    """Factors of the products, or something in their place."""
+    return slots.scales if slots.scales is not None else slots.table
