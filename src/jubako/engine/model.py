@@ -116,7 +116,7 @@ def _executor(
     wanted = device == "auto" and may_have_gpu() and weight_bytes(network) >= SMALL
     if device == "cuda" or wanted:
         try:
-            return gpu_executor(network, kv_bits, context, sequences, gpus, vram)
+            return gpu_executor(network, kv_bits, context, sequences, gpus, vram, ram, progress)
         except MachineError as error:
             if device == "cuda":
                 raise

@@ -7,7 +7,7 @@ each hold those used most, and what a layer lacks is read when its router asks f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -33,8 +33,7 @@ class ExpertStore:
         shapes, frame_bytes = _cpu.store_shapes(parts)
         self.layers, self.experts = len(parts), count
         self.bytes_of_all = sum(tensor.nbytes for stack in stacks for tensor in stack)
-        page_ends = 2 * 4096 * 3 * len(parts)
-        frames = [] if self.bytes_of_all + page_ends <= budget else frames_of(shapes, frame_bytes, count, budget)
+        frames = [] if self.bytes_of_all <= budget else frames_of(shapes, frame_bytes, count, budget)
         self.native = _cpu.ExpertStore(files.reader, parts, count, frames)
         self.frames = sum(frames)
         self.bytes = sum(n * size for n, size in zip(frames, frame_bytes, strict=True)) if frames else self.bytes_of_all
@@ -47,15 +46,22 @@ class ExpertStore:
 
     def load(self, progress: Callable[[int], None] | None = None) -> None:
         """Read everything if all fits. progress: gets bytes just read. Raises MachineError for what can't be read."""
-        if not self.whole:
-            return
+        before = 0
+        for _, done in self.load_layers() if self.whole else ():
+            if progress is not None:
+                progress(done - before)
+            before = done
+
+    def load_layers(self) -> Iterator[tuple[int, int]]:
+        """Read layer after layer of a store that holds all: its number, the bytes read so far. Raises MachineError."""
+        done = 0
         for layer, stack in enumerate(self._stacks):
             try:
                 self.native.load(layer)
             except _cpu.ReadError as error:
                 raise MachineError(str(error)) from error
-            if progress is not None:
-                progress(sum(tensor.nbytes for tensor in stack))
+            done += sum(tensor.nbytes for tensor in stack)
+            yield layer, done
 
     def stack(self, layer: int, part: int) -> np.ndarray:
         """Gate, up or down (part 0, 1, 2) of all experts of a layer, uint8 [experts, rows, row bytes]. If `whole`."""

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,7 @@ from ...arch.config import Config
 from ...arch.network import Network
 from ...arch.tensor import Tensor
 from ...errors import MachineError
+from ...place.plan import Wish
 from ..folders import cache_folder
 
 if TYPE_CHECKING:
@@ -73,11 +74,13 @@ def gpu_executor(
     sequences: int = 2,
     gpus: Sequence[int] | None = None,
     vram: int | None = None,
+    ram: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> GpuExecutor:
     """An executor on this machine's GPUs: those named, or all that help. context None: as much as fits.
 
-    vram: bytes of each that may be used. Raises MachineError when there is no GPU, or when the model does not fit and
-    what would.
+    vram: bytes of each that may be used; ram: of main memory; progress: told bytes of experts read into main memory and
+    to be read. Raises MachineError when there is no GPU, or when the model does not fit and what would.
     """
     devices = open_gpus(gpus)
     if len(devices) > 1:
@@ -95,10 +98,7 @@ def gpu_executor(
     room = tokens_that_fit(network, kv_bits, sequences, free - weights)
     name = torch.cuda.get_device_name(device)
     if room < 64:
-        raise MachineError(
-            f"{name} has {free / 1e9:.1f} GB free; this model's weights take {weights / 1e9:.1f} GB there, and "
-            "its state comes on top; use device cpu, or a smaller file"
-        )
+        return _planned(network, device, Wish(context, vram, ram, None, sequences, (device.index,), kv_bits), progress)
     wanted = context or network.config.context_length
     if wanted > room:
         if context is not None:
@@ -118,6 +118,23 @@ def gpu_executor(
     log.info("%.1f GB on %s in %.1f s; making its kernels ready", weights / 1e9, name, loaded - started)
     executor.prepare(prompts=(executor.chunk,))
     log.info("kernels ready in %.1f s", time.perf_counter() - loaded)
+    return executor
+
+
+def _planned(
+    network: Network, device: torch.device, wish: Wish, progress: Callable[[int, int], None] | None
+) -> GpuExecutor:
+    """An executor with experts in slots, main memory and on the disk. Raises MachineError with what is missing."""
+    from ...place.here import plan_here
+    from .boxed import boxed_executor
+
+    plan = plan_here(network, network.embed.file, wish)
+    if plan.short or not plan.cards:
+        raise MachineError(f"{plan.short or 'the plan has no place for the model on the card'}; or use device cpu")
+    for note in plan.notes:
+        log.warning("%s", note)
+    executor = boxed_executor(network, device, plan, progress=progress)
+    executor.prepare(prompts=(min(executor.chunk, executor.context),))
     return executor
 
 

@@ -5,7 +5,7 @@ for the CPU's threads and for copying.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,17 +13,27 @@ import torch
 
 from ...arch import weights as arch
 from ...arch.tensor import Tensor
+from ...errors import MachineError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostExperts:
     """addresses uint64 [layers, experts, 3] of gate, up and down, whose rows lie one after the other; 0 where an expert
     is not in memory. They may change at any time, unless `fixed`: then the GPU may read there too. keep: what owns that
-    memory."""
+    memory. bring: of a layer's experts those from the disk that are not there, in parts, for `present`."""
 
     addresses: np.ndarray
     keep: object = None
     fixed: bool = False
+    bring: Callable[[int, np.ndarray], Iterator[slice]] | None = None
+
+    def present(self, layer: int, experts: np.ndarray) -> Iterator[slice]:
+        """Parts of these experts that are in memory, each until the next is asked for: copies must be over by then,
+        unless `fixed`."""
+        if self.bring is None:
+            yield slice(0, len(experts))
+        else:
+            yield from self.bring(layer, experts)
 
     @classmethod
     def of(cls, layers: Sequence[arch.Experts], device: torch.device) -> HostExperts:
@@ -44,10 +54,17 @@ def bytes_at(address: int, count: int) -> torch.Tensor:
 
 
 def pin(memory: np.ndarray) -> None:
-    """Let the GPU read memory that is there already. Raises RuntimeError if the system refuses."""
-    code = torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
+    """Let the GPU read memory that is there already. Raises MachineError if the system refuses."""
+    pin_at(memory.ctypes.data, memory.nbytes)
+
+
+def pin_at(address: int, count: int) -> None:
+    """The same of so many bytes from an address on. Raises MachineError if the system refuses."""
+    code = torch.cuda.cudart().cudaHostRegister(address, count, 0)
     if int(code) != 0:
-        raise RuntimeError(f"{memory.nbytes / 1e9:.2f} GB could not be pinned: CUDA error {int(code)}")
+        raise MachineError(
+            f"{count / 1e9:.2f} GB of memory could not be pinned (CUDA error {int(code)}); allow less RAM"
+        )
 
 
 def _placed(tensor: Tensor, device: torch.device) -> np.ndarray:

@@ -90,6 +90,16 @@ class Residents:
 
     def fetch(self, shape: SlotShape, entries: np.ndarray, out: torch.Tensor) -> None:
         """Planes of experts [n, 2] (layer, expert) of one shape from main memory to out [n, bytes], in this stream."""
+        if self.host.bring is None:
+            self._fetch(shape, entries, out)
+            return
+        for place, (layer, expert) in enumerate(entries.tolist()):
+            for _ in self.host.present(layer, np.array([expert])):
+                self._fetch(shape, entries[place : place + 1], out[place : place + 1])
+                if self.device.type == "cuda":
+                    torch.cuda.current_stream(self.device).synchronize()
+
+    def _fetch(self, shape: SlotShape, entries: np.ndarray, out: torch.Tensor) -> None:
         starts = (0, shape.up_at, shape.down_at, shape.bytes)
         kinds = (shape.gate, shape.up, shape.down)
         for part, (kind, (rows, cols)) in enumerate(zip(kinds, shape.sizes, strict=True)):

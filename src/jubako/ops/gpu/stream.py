@@ -134,7 +134,10 @@ class ExpertStream:
             place = self._ring[self._sent % TURNS]
             with self._in(self._copying):
                 buffer.free.wait()
-                self._copy(turn, buffer.data)
+                for part in self.residents.host.present(turn.layer, turn.experts):
+                    self._copy(turn, part, buffer.data)
+                    if self._copying is not None and not self.residents.host.fixed:
+                        self._copying.synchronize()
                 buffer.filled.mark()
             with self._in(self._repacking):
                 buffer.filled.wait()
@@ -144,13 +147,15 @@ class ExpertStream:
                 place.filled.mark()
             self._sent += 1
 
-    def _copy(self, turn: Turn, raw: torch.Tensor) -> None:
+    def _copy(self, turn: Turn, which: slice, raw: torch.Tensor) -> None:
+        experts = turn.experts[which]
         for part, (area, each) in enumerate(self._areas(turn, raw)):
             stack, addresses = self._stack(turn.layer, part, each), self.residents.host.addresses[turn.layer, :, part]
-            for first, last in _runs(turn.experts, stack is None):
-                number = int(turn.experts[first])
+            mine = area[which.start * each : which.stop * each]
+            for first, last in _runs(experts, stack is None):
+                number = int(experts[first])
                 stored = bytes_at(int(addresses[number]), each) if stack is None else stack[number * each :]
-                area[first * each : last * each].copy_(stored[: (last - first) * each], non_blocking=True)
+                mine[first * each : last * each].copy_(stored[: (last - first) * each], non_blocking=True)
 
     def _repack(self, turn: Turn, raw: torch.Tensor, place: Place) -> None:
         shape = self.residents.shapes[turn.layer]

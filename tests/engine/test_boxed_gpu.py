@@ -1,0 +1,84 @@
+"""A model laid out by a plan: the bits of one in video memory, with experts in main memory and on the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jubako.arch.network import Network
+from jubako.arch.weights import load_network
+from jubako.engine.gpu import boxed
+from jubako.engine.gpu.executor import GpuExecutor
+from jubako.errors import MachineError
+from jubako.files import open_model
+from jubako.place import store as stores
+from jubako.place.plan import Card, Plan
+from jubako.place.resident import expert_layers, routed
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+CONTEXT = 128
+IDS = [5, 17] if not CUDA else [5, 17, 3, 9, 22, 41, 7, 8]
+
+
+def plan_of(network: Network, expert_ram: int) -> Plan:
+    """A quarter of the experts in slots."""
+    layers = len(expert_layers(network))
+    each = (network.config.experts // 4,) * layers
+    return Plan(
+        device="cuda", cards=(Card(0, 0, layers, 1 << 33),), context=CONTEXT, sequences=2, kv_bits=16,
+        kv_tokens=2 * CONTEXT, kv_tokens_vram=2 * CONTEXT, slots=each, ram_experts=each, ram=1 << 33,
+        expert_ram=expert_ram, ring=4, chunk=64, work=0, link_share=0.0, threads=2, prefix_bytes=0,
+    )  # fmt: skip
+
+
+def read(executor: GpuExecutor) -> np.ndarray:
+    state = executor.new_state(CONTEXT)
+    try:
+        return np.concatenate([np.asarray(executor.step([([id], state)])[0]).copy() for id in IDS])
+    finally:
+        state.close()
+
+
+@pytest.fixture
+def network(tiny: Path, tmp_path: Path) -> Network:
+    """On a file of its own, so that it can be cut."""
+    shutil.copy(tiny / "tiny-mixed.gguf", tmp_path / "model.gguf")
+    return load_network(open_model(tmp_path / "model.gguf"))
+
+
+def test_bits_do_not_depend_on_the_boxes(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All experts in main memory; then a few frames there, and the file."""
+    monkeypatch.setattr(stores, "LEAST_FRAMES", 6)
+    monkeypatch.setattr(boxed, "SMALL_TABLE", 0)
+    resident = read(GpuExecutor(network, DEVICE, kv_bits=16, context=CONTEXT, sequences=2))
+    told: list[tuple[int, int]] = []
+    for expert_ram in (1 << 30, 1 << 18):
+        plan = plan_of(network, expert_ram)
+        executor = boxed.boxed_executor(network, DEVICE, plan, progress=lambda *n: told.append(n))
+        boxes = executor.ops.boxes
+        assert boxes is not None and boxes.host.fixed == (expert_ram == 1 << 30)
+        assert np.array_equal(read(executor), resident)
+        assert boxes.threads.requests > 0
+        boxes.close()
+    assert told[-1][0] == told[-1][1] == sum(t.nbytes for e in expert_layers(network) for t in routed(e))
+
+
+def test_memory_that_is_gone_meanwhile(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boxed, "usable_memory", lambda: 1000)
+    with pytest.raises(MachineError, match=r"still needed for experts and 0\.0 GB are free.*allow less with --ram"):
+        boxed.boxed_executor(network, DEVICE, plan_of(network, 1 << 30))
+
+
+def test_a_file_that_is_cut_while_loading(network: Network) -> None:
+    os.truncate(network.embed.file, 4096)
+    with pytest.raises(MachineError, match=r"model\.gguf: reading .* the file ends after 4,096 bytes"):
+        boxed.boxed_executor(network, DEVICE, replace(plan_of(network, 1 << 30)))
