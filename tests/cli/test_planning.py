@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from jubako.cli import app, boxes, fitting
 from jubako.errors import JubakoError, MachineError
 from jubako.place import probe
+from jubako.place.check import judge
 from jubako.place.fit import make_plan
 from jubako.place.machine import Machine
 from jubako.place.plan import Box, Part, Wish
@@ -139,8 +140,13 @@ def test_the_largest_that_fits_is_named() -> None:
     assert "if tightly" in fitting._what_would(figures, Wish(gpus=(), ram=24 * 10**9))
 
 
-def test_nominal_figures_plan_but_promise_nothing(tmp_path: Path) -> None:
+def test_nominal_figures_plan_but_promise_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "free_memory", lambda: 200 * 10**9)
+    monkeypatch.setattr(probe, "total_memory", lambda: 200 * 10**9)
     box = probe.nominal(machine(1).identity, tmp_path)
     assert box.measured == "" and box.kernel("Q4_K") and box.ram_free > 0
     plan = make_plan(census(), box, Wish(ram=30 * 10**9))
-    assert plan.short or "tok/s" not in fitting.summary(census(), box, plan)
+    assert plan.fits and plan.speed is None and judge(plan).verdict == "tight"
+    assert "experts stay on the SSD" in fitting.summary(census(), plan) and "tok/s" not in fitting.summary(
+        census(), plan
+    )

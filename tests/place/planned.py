@@ -36,6 +36,7 @@ def machine(cards: int = 0, ram: float = 200e9) -> Machine:
         disk=Disk("/", 2e9, 100_000, 1e-4, True, 10**12),
         cards=(CARD,) * cards,
         together=Together(30e9, 40e9) if cards else None,
+        measured="2026-11-30",
     )
 
 

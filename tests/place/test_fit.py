@@ -59,7 +59,9 @@ def test_smaller_machines_are_kept_to(vram: int, ram: int) -> None:
     assert plan.reads_ssd == (ram < 50)
     assert judge(plan).verdict == ("tight" if ram < 50 or plan.context < 32_768 else "fits")
     assert plan.speed is not None and plan.speed.skewed.rate > plan.speed.flat.rate
-    assert plan.speed.limit >= plan.speed.flat.rate
+    assert (
+        plan.speed.limits["flat"] >= plan.speed.flat.rate and plan.speed.limits[8192] >= plan.speed.prompts[8192].rate
+    )
 
 
 def test_more_of_a_machine_is_never_slower() -> None:

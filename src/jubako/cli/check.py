@@ -60,8 +60,8 @@ def best_of(machine: Machine, wish: Wish) -> Row | None:
     fitting = [row for row in rows if row.judgement.verdict == "fits"]
     if fitting:
         return max(fitting, key=lambda row: row.census.total)
-    tight = [row for row in rows if row.judgement.verdict == "tight" and row.plan.speed]
-    return max(tight, key=lambda row: row.plan.speed.skewed.rate if row.plan.speed else 0.0, default=None)
+    tight = [row for row in rows if row.judgement.verdict == "tight"]
+    return min(tight, key=lambda row: row.plan.box("SSD").bytes_of("experts"), default=None)
 
 
 def _row(known: Known, census: Census, machine: Machine, wish: Wish) -> Row:

@@ -43,10 +43,10 @@ def look_ahead(files: Sequence[Path], device: str, wish: Wish) -> str:
     plan = make_plan(census, machine, wish)
     if not plan.fits:
         raise MachineError(f"{files[0].name} does not fit: {plan.short}; {_what_would(machine, wish)}")
-    return summary(census, machine, plan)
+    return summary(census, plan)
 
 
-def summary(census: Census, machine: Machine, plan: Plan) -> str:
+def summary(census: Census, plan: Plan) -> str:
     """VRAM 11.9 of 12.0 GB, RAM 55.8 of 64.0 GB; 8 of 512 experts a layer in VRAM; about 58 tok/s."""
     boxes = [f"{box.name} {size(box.used)} of {size(box.limit)}" for box in plan.boxes if box.name != "SSD"]
     parts = [", ".join(boxes), f"{plan.context:,} tokens of context"]
@@ -56,7 +56,7 @@ def summary(census: Census, machine: Machine, plan: Plan) -> str:
         parts.append("everything in VRAM" if plan.resident else held)
     if plan.reads_ssd:
         parts.append(f"{size(plan.box('SSD').bytes_of('experts'))} of experts stay on the SSD")
-    if machine.measured and plan.speed is not None:
+    if plan.speed is not None:
         parts.append(f"about {plan.speed.flat.rate:.0f} tok/s")
     return "Plan: " + "; ".join(parts) + "."
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from ..errors import FileFormatError, RequestError
@@ -93,7 +94,7 @@ def as_json(census: Census, machine: Machine, plan: Plan, verdict: Judgement) ->
         "skewed": estimate(predicted.skewed),
         "drafted": estimate(predicted.drafted),
         "drafts": predicted.drafts,
-        "limit": predicted.limit,
+        "limits": {str(name): rate for name, rate in predicted.limits.items()},
         "prompts": {str(tokens): estimate(which) for tokens, which in predicted.prompts.items()},
     }
     return {
@@ -130,6 +131,8 @@ def show(
     console.print(_settings(census, plan))
     for note in plan.notes:
         console.print(note, style="yellow")
+    if plan.speed is None:
+        return
     console.print()
     console.print(_speeds(plan))
     if terms:
@@ -196,23 +199,29 @@ def _settings(census: Census, plan: Plan) -> Text:
     return text
 
 
-def _speeds(plan: Plan) -> Any:
+def _speeds(plan: Plan) -> Table:
+    """Predicted speeds, and what the machine's rates allow at most."""
     assert plan.speed is not None
-    predicted = plan.speed
-    hits = ("hits in VRAM",) if plan.cards else ()
-    table = plain_table("predicted", "tok/s", "takes", *hits, "mostly limited by")
+    predicted, limits = plan.speed, plan.speed.limits
+    hits = ("hits",) if plan.cards else ()
+    table = plain_table("predicted", "tok/s", "limit", "takes", *hits, "mostly limited by")
     table.columns[-1].justify = "left"
-    rows: list[tuple[str, Estimate]] = [("decode, flat routing", predicted.flat), ("decode, skewed", predicted.skewed)]
+    rows = [("decode, flat routing", predicted.flat, limits["flat"])]
+    rows.append(("decode, skewed", predicted.skewed, limits["skewed"]))
     if predicted.drafted:
-        rows.append((f"decode, skewed, drafts: {predicted.drafts}", predicted.drafted))
-    rows += [(f"prompt of {tokens:,}", which) for tokens, which in predicted.prompts.items()]
-    for name, which in rows:
-        prompt = name.startswith("prompt")
-        limit = which.limit
-        shown = limit.seconds - limit.hidden
-        found = ("" if prompt else f"{which.hit_rate:.0%}",) if plan.cards else ()
-        limited = f"{limit.name}, {shown / which.seconds:.0%}"
-        table.add_row(name, Text(speed(which.rate), "bold"), time(which.seconds), *found, limited)
+        rows.append((f"decode, skewed, drafts: {predicted.drafts}", predicted.drafted, 0.0))
+    rows += [(f"prompt of {tokens:,}", which, limits[tokens]) for tokens, which in predicted.prompts.items()]
+    for name, which, limit in rows:
+        most = which.limit
+        found = ("" if name.startswith("prompt") else f"{which.hit_rate:.0%}",) if plan.cards else ()
+        table.add_row(
+            name,
+            Text(speed(which.rate), "bold"),
+            Text(speed(limit) if limit else "", "dim"),
+            time(which.seconds),
+            *found,
+            f"{most.name}, {(most.seconds - most.hidden) / which.seconds:.0%}",
+        )
     return table
 
 
@@ -235,10 +244,9 @@ def _terms(console: Console, plan: Plan) -> None:
 def _footnote(machine: Machine, plan: Plan) -> str:
     assert plan.speed is not None
     when = f"measured {machine.measured[:10]}" if machine.measured else "not measured"
-    text = (
-        f"Rates of this machine, {when}. What they allow without any loss: {speed(plan.speed.limit)} tok/s of decode "
-        "with flat routing."
-    )
+    text = f"Rates of this machine, {when}; limit: what they allow if nothing at all is lost."
+    if plan.cards:
+        text += " Hits: experts found in VRAM."
     if plan.speed.drafted:
         text += " Drafts: as many right as the small model's draft layer gets in prose."
     return " ".join([text, *machine.notes])

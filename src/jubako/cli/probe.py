@@ -27,12 +27,15 @@ def probe(place: Path, json: bool) -> None:
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         machine = measure(place, lambda what, share: bar.update(task, description=what, completed=share))
-    path = store(machine)
+    try:
+        kept = f"kept in {store(machine)}"
+    except OSError as error:
+        kept = f"not kept: {error}"
     if json:
         print(json_module.dumps(machine.as_json(), indent=1))
     else:
         show(Console(), machine)
-        console.print(f"Measured in {machine.seconds:.0f} s, kept in {path}", style="dim", highlight=False)
+        console.print(f"Measured in {machine.seconds:.0f} s, {kept}", style="dim", highlight=False)
 
 
 def show(console: Console, machine: Machine) -> None:

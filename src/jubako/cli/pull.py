@@ -46,10 +46,11 @@ def _say_whether_it_fits(console: Console, known: Known, folder: Path, anyway: b
     from ..place.census import take_census
     from ..place.check import judge
     from ..place.fit import make_plan
-    from .plan import machine_of, verdict_line
+    from ..place.probe import known_or_nominal
+    from .plan import verdict_line
 
     census = take_census(like(known))
-    judgement = judge(make_plan(census, machine_of(None, census, folder)))
+    judgement = judge(make_plan(census, known_or_nominal(folder)))
     console.print(Text(f"{known.name}: "), verdict_line(judgement), end="\n", sep="")
     if judgement.verdict == "does not fit" and not anyway:
         raise MachineError(f"{known.name} does not fit this machine; jubako check lists what does, --anyway fetches it")

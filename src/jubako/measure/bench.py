@@ -109,7 +109,7 @@ def bench(
     predictor = None
     if device != "reference":
         note("asking the plan")
-        wish = Wish(ram=ram, gpus=(), kv_bits=kv_bits, threads=threads)
+        wish = Wish(ram=ram, gpus=() if device == "cpu" else None, kv_bits=kv_bits, threads=threads)
         predictor = Predictor.here(load_network(open_model(list(paths))), paths[0], wish)
     note(f"loading {paths[0].name}")
     started = time.perf_counter()
@@ -118,6 +118,8 @@ def bench(
         paths, device, threads=threads, kv_bits=kv_bits, context=context, sequences=1, ram=ram, gpus=gpus, vram=vram
     )
     load_seconds = time.perf_counter() - started
+    if predictor is not None and (predictor.plan.device == "cuda") != bool(getattr(model.executor, "video_bytes", 0)):
+        predictor = None  # it runs elsewhere than planned
     generator = np.random.default_rng(0)
     native = _native(device)
     bandwidths: list[float] = []

@@ -22,7 +22,7 @@ class Judgement:
 
 def judge(plan: Plan, context_wanted: int = ROOM_TO_WORK) -> Judgement:
     """Tight means that experts come from the SSD while running, or that the context is short."""
-    if plan.short or plan.speed is None:
+    if plan.short:
         return Judgement("does not fit", plan.short)
     ssd = plan.box("SSD").bytes_of("experts")
     if ssd:
@@ -30,4 +30,5 @@ def judge(plan: Plan, context_wanted: int = ROOM_TO_WORK) -> Judgement:
     if plan.context < context_wanted:
         return Judgement("tight", f"the context is only {plan.context:,} tokens")
     where = "everything in VRAM" if plan.resident else "experts in RAM" if plan.cards else "all of it in RAM"
-    return Judgement("fits", f"{where}, limited by {plan.speed.flat.limit.name}")
+    limit = f", limited by {plan.speed.flat.limit.name}" if plan.speed else ""
+    return Judgement("fits", where + limit)

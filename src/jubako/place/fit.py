@@ -62,7 +62,8 @@ def _on_cards(census: Census, machine: Machine, wish: Wish, cards: tuple[int, ..
 
 
 def _predicted(census: Census, machine: Machine, plan: Plan) -> Plan:
-    return replace(plan, speed=speeds(census, machine, plan))
+    """With its speeds, where rates were measured: others promise nothing."""
+    return replace(plan, speed=speeds(census, machine, plan)) if machine.measured else plan
 
 
 def _nothing(census: Census, machine: Machine, wish: Wish, short: str, notes: tuple[str, ...]) -> Plan:

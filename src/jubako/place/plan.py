@@ -93,7 +93,7 @@ class Plan:
     threads       CPU threads for experts
     prefix_bytes  budget of kept states
     boxes         the same as sums, for those who watch
-    speed         what is predicted
+    speed         what is predicted; None where the machine's rates were not measured
     short         why it does not fit, in one sentence; "" where it does
     """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Speed:
 
     flat, skewed   decoding without drafts, by how evenly experts are chosen (`synth` defines both)
     drafted        decoding with `drafts` drafts a step, None where they gain nothing
-    limit          tokens/s that the measured rates allow with flat routing, whatever the kernels
+    limits         tokens/s that the measured rates allow, whatever the kernels: "flat", "skewed", and prompts by length
     prompts        by length in tokens, from an empty context
     """
 
@@ -53,4 +54,4 @@ class Speed:
     prompts: dict[int, Estimate]
     drafted: Estimate | None = None
     drafts: int = 0
-    limit: float = 0.0
+    limits: Mapping[str | int, float] = field(default_factory=dict)

@@ -28,7 +28,11 @@ def speeds(census: Census, machine: Machine, plan: Plan, depth: int = 0) -> Spee
         prompts=prompts,
         drafted=drafted,
         drafts=drafts,
-        limit=step(census, machine, plan, even, depth, factors=IDEAL).rate,
+        limits={
+            "flat": step(census, machine, plan, even, depth, factors=IDEAL).rate,
+            "skewed": step(census, machine, plan, uneven, depth, factors=IDEAL).rate,
+            **{tokens: prompt(census, machine, plan, even, tokens, IDEAL).rate for tokens in prompts},
+        },
     )
 
 
@@ -51,13 +55,15 @@ def holding(census: Census, plan: Plan) -> Holding:
     return Holding(plan.slots, ram, plan.threads, plan.kv_bits)
 
 
-def prompt(census: Census, machine: Machine, plan: Plan, popularity: Popularity, tokens: int) -> Estimate:
+def prompt(
+    census: Census, machine: Machine, plan: Plan, popularity: Popularity, tokens: int, factors: Factors = CALIBRATED
+) -> Estimate:
     """A prompt of so many tokens, from an empty context."""
     held = holding(census, plan)
     if plan.device == "cuda":
         card = machine.cards[plan.cards[0].index]
-        return card_prompt(census, machine, card, held, popularity, tokens, plan.chunk)
-    return cpu_prompt(census, machine, held, popularity, tokens, plan.chunk)
+        return card_prompt(census, machine, card, held, popularity, tokens, plan.chunk, factors)
+    return cpu_prompt(census, machine, held, popularity, tokens, plan.chunk, factors)
 
 
 def _drafted(

@@ -46,7 +46,8 @@ def best_seconds(work: Callable[[], object], budget: float = BUDGET) -> float:
     """Seconds that the device takes for `work`: the best of the tries that fit in the budget, four at least. A card
     that was idle needs some of it to come up to speed."""
     work()
-    times, began = [], time.perf_counter()
+    times: list[float] = []
+    began = time.perf_counter()
     while len(times) < 4 or time.perf_counter() - began < budget:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
