@@ -22,7 +22,7 @@ from .pace import Pace
 from .plan import SharingExecutor
 from .room import Room
 from .running import Running
-from .saved.checkpoint import checkpoint_positions, common_length
+from .saved.checkpoint import SPACING, checkpoint_positions, common_length
 from .saved.identity import model_key
 from .saved.recall import Recall
 from .saved.store import SessionStore
@@ -178,7 +178,9 @@ class Scheduler:
         run = Running(request, waiting.prompt, state, self._room.context, waiting.rules, waiting.options)
         cached = self._recall.resume(state, run.prompt)
         run.stats.cached_tokens = cached
-        run.positions = checkpoint_positions(len(run.prompt), cached, request.keep, self._room.pool.page_tokens)
+        spacing = max(SPACING, self._pace.most)  # several GPUs want long chunks
+        page = self._room.pool.page_tokens
+        run.positions = checkpoint_positions(len(run.prompt), cached, request.keep, page, spacing)
         run.served = self._turn
         self._gauges.cached_tokens += cached
         self._room.idle.pop()

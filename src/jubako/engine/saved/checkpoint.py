@@ -40,14 +40,14 @@ class Checkpoint:
         return len(self) <= len(ids) and np.array_equal(self.tokens, ids[: len(self)])
 
 
-def checkpoint_positions(prompt: int, start: int, keep: Iterable[int], page: int) -> list[int]:
+def checkpoint_positions(prompt: int, start: int, keep: Iterable[int], page: int, spacing: int = SPACING) -> list[int]:
     """Lengths of a prompt after which to take one, rising, beyond `start` tokens that were known.
 
-    Those wished for in `keep`, every `SPACING` tokens, and the last full page before the prompt's end, where the same
+    Those wished for in `keep`, every `spacing` tokens, and the last full page before the prompt's end, where the same
     prompt resumes when it comes again; the latter two not within a page of a wished one.
     """
     wished = {position for position in keep if start < position <= prompt}
-    others = {*range(SPACING, prompt, SPACING), (prompt - 1) // page * page}
+    others = {*range(spacing, prompt, spacing), (prompt - 1) // page * page}
     near = {p for p in others if p > start and all(abs(p - w) >= page for w in wished)}
     return sorted(wished | near)
 
