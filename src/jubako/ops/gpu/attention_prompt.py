@@ -171,13 +171,13 @@ class Cut:
     rows: int = 128
     tile: int = 64
     warps: int = 8
-    stages: int = 2
+    stages: int = 3
     chosen: int = 64
     chosen_warps: int = 4
-    chosen_stages: int = 3
+    chosen_stages: int = 1
 
 
-DENSE = 10240  # cells up to which all are read
+DENSE = 8192  # cells up to which all are read
 
 
 def attend_prompt(

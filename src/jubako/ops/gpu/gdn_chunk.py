@@ -26,7 +26,7 @@ from .prompt import Halves
 from .state import GdnMemory
 
 CHUNK = 64  # tokens
-VALUES = 32  # columns of the state in one program of the last pass
+VALUES = 64  # columns of the state in one program of the last pass
 ROWS = 16  # tokens of a program of the first and the last launch
 
 
@@ -47,7 +47,7 @@ def _exact(a, b):
 def _mix_channels(
     qkv, stride, taps, conv, mixed, slot, base, tokens, q_scale, l2_eps,
     KEY_HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr,
-    ROWS: tl.constexpr,
+    ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Convolution and silu of one head's channels for ROWS tokens; queries and keys to length one."""
     t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -58,7 +58,7 @@ def _mix_channels(
         source = t - (KERNEL - 1 - tap)
         near = (source >= 0) & (t < tokens)
         place = source.to(tl.int64)[:, None] * stride + channel[None, :]
-        fresh = tl.load(qkv + place, mask=near[:, None], other=0.0).to(tl.float32)
+        fresh = tl.load(qkv + place, mask=near[:, None], other=0.0).to(tl.float32) * WIDE
         far = (source < 0) & (base + source >= 0)
         row = (slot.to(tl.int64) * RING + (base + source + RING) % RING) * CHANNELS
         fresh += tl.load(conv + row[:, None] + channel[None, :], mask=far[:, None], other=0.0)
@@ -106,6 +106,7 @@ def _inverse(minus, CHUNK: tl.constexpr):
 def _solve_chunks(
     mixed, beta, alpha, beta_stride, alpha_stride, dt_bias, a, sums, w, u, p, tokens,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, CHANNELS: tl.constexpr, CHUNK: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """W, U, P and G of one chunk of one head."""
     chunk, head = tl.program_id(0), tl.program_id(1)
@@ -115,9 +116,9 @@ def _solve_chunks(
     t = chunk * CHUNK + r
     live = t < tokens
     row = t.to(tl.int64)
-    write = tl.sigmoid(tl.load(beta + row * beta_stride + head, mask=live, other=0.0).to(tl.float32))
+    write = tl.sigmoid(tl.load(beta + row * beta_stride + head, mask=live, other=0.0).to(tl.float32) * WIDE)
     write = tl.where(live, write, 0.0)
-    step = tl.load(alpha + row * alpha_stride + head, mask=live, other=0.0).to(tl.float32)
+    step = tl.load(alpha + row * alpha_stride + head, mask=live, other=0.0).to(tl.float32) * WIDE
     fall = tl.load(a + head) * _softplus(step + tl.load(dt_bias + head))
     run = tl.cumsum(tl.where(live, fall, 0.0), 0)
     tl.store(sums + row * HEADS + head, run, mask=live)
@@ -180,6 +181,7 @@ def _run_chunks(
 @triton.jit(do_not_specialize=["tokens"])
 def _gate_answers(
     answers, z, z_stride, norm, eps, tokens, HEADS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """The gated norm of one head for ROWS tokens, in place."""
     t = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -190,13 +192,17 @@ def _gate_answers(
     x = tl.load(place, mask=live, other=0.0).to(tl.float32)
     x = x * tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None] * tl.load(norm + d)[None, :]
     open = tl.load(z + t[:, None] * z_stride + head * D + d[None, :], mask=live, other=0.0).to(tl.float32)
-    tl.store(place, _half(x * tl.sigmoid(open)), mask=live)
+    tl.store(place, _half(x * tl.sigmoid(open * WIDE)), mask=live)
 
 
 def gdn_prompt(
-    weights: Any, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns, eps: float
-) -> Halves:
-    """The raw projections (qkv, z, beta, alpha) of a piece of a prompt to [T, heads*D]. No columns may be pending."""
+    weights: Any, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns, eps: float,
+    wide: float = 1.0,
+) -> Halves:  # fmt: skip
+    """The raw projections (qkv, z, beta, alpha) of a piece of a prompt to [T, heads*D]. No columns may be pending.
+
+    wide: how much larger the projections are than what is given.
+    """
     qkv, z, beta, alpha = projected
     tokens, device = len(qkv), qkv.device
     key_heads, dim = memory.k.shape[3:]
@@ -212,19 +218,22 @@ def gdn_prompt(
     rows = -(-tokens // ROWS)
     _mix_channels[(rows, channels // dim)](
         qkv, qkv.stride(0), weights.conv, memory.conv, mixed, columns.slot, columns.start, tokens, dim**-0.5, L2_EPS,
-        KEY_HEADS=key_heads, D=dim, CHANNELS=channels, KERNEL=ring - COLUMNS + 1, RING=ring, ROWS=ROWS, num_warps=4,
+        KEY_HEADS=key_heads, D=dim, CHANNELS=channels, KERNEL=ring - COLUMNS + 1, RING=ring, ROWS=ROWS,
+        WIDE=wide, num_warps=4,
     )  # fmt: skip
-    keep_ring(qkv, memory.conv, columns.slot, columns.start, ring - COLUMNS)
+    last = qkv[max(tokens - ring + COLUMNS, 0) :].float() * wide
+    keep_ring(last, memory.conv, columns.slot, columns.start + tokens - len(last), ring - COLUMNS)
     _solve_chunks[(-(-tokens // CHUNK), heads)](
         mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, num_warps=4,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, WIDE=wide,
+        num_warps=4,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
         mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, num_warps=4,
-        num_stages=1,
+        num_stages=2,
     )  # fmt: skip
     _gate_answers[(rows, heads)](
-        answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, num_warps=4,
+        answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, WIDE=wide, num_warps=4,
     )  # fmt: skip
     return Halves(answers)

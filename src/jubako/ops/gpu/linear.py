@@ -219,6 +219,12 @@ def linear_many(weights: Projections, x: Input) -> tuple[torch.Tensor, ...]:
     return tuple(out[:, first : first + rows] for first, rows in weights.columns)
 
 
+def linear_many_narrow(weights: Projections, x: prompt.Halves) -> tuple[torch.Tensor, ...]:
+    """The same for a prompt, as halves over `prompt.WIDE`."""
+    wide = prompt.multiply_narrow(weights.matrices, x)
+    return tuple(wide[:, first : first + rows] for first, rows in weights.columns)
+
+
 def linear(weight: Matrix, x: Input, out: torch.Tensor | None = None) -> torch.Tensor:
     """x [T, K] times weight [N, K] transposed: [T, N], into `out` if given."""
     if long(x):

@@ -20,7 +20,7 @@ from .columns import Columns
 from .far_table import FarTable
 from .launch import COLUMNS
 from .matrix import Source
-from .prompt import Halves
+from .prompt import WIDE, Halves
 from .select import Selector
 from .state import AttentionMemory, GdnMemory, StatePool
 
@@ -164,10 +164,11 @@ class GpuOps:
 
     def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor | Quantised | Halves:
         """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
-        projected = linear.linear_many(layer.projections, mixed)
         if columns.parts is not None:
+            projected = linear.linear_many(layer.projections, mixed)
             return gdn.gdn_columns(layer, projected, memory, columns, self._arrived, self.config.eps)
-        return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps)
+        projected = linear.linear_many_narrow(layer.projections, mixed)
+        return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps, WIDE)
 
     def attention(
         self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns, choose: Choose | None = None
