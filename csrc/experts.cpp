@@ -1,6 +1,9 @@
 #include "experts.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "pool.h"
@@ -15,10 +18,12 @@ int64_t rows_of_item(int64_t rows, int64_t uses) {
     return std::clamp<int64_t>(std::min(rows / (8 * threads()), product_rows) / 32 * 32, 32, 160);
 }
 
+constexpr int64_t down_rows_of_item = 64;  // where rows are not added up at once: small, so that all threads end together
+
 // Items of `rows` rows each for every expert: starts[g] is the first of expert g, starts[count] their number.
 template <class Height>
-int64_t* share_out(const Work& work, int64_t rows, Height height) {
-    auto* starts = scratch<int64_t>(Slot::starts, work.count + 1);
+int64_t* share_out(const Work& work, int64_t rows, Slot slot, Height height) {
+    auto* starts = scratch<int64_t>(slot, work.count + 1);
     starts[0] = 0;
     for (int64_t g = 0; g < work.count; ++g) starts[g + 1] = starts[g] + (height(work.experts[g]) + rows - 1) / rows;
     return starts;
@@ -104,6 +109,22 @@ Work sorted(const ExpertWeights& weights, int64_t tokens, const int32_t* ids, in
     return {found, count, members, tokens, chosen};
 }
 
+Hidden room_for_hidden(const Work& work, int64_t all_uses) {
+    int64_t cols = 0;
+    for (int64_t g = 0; g < work.count; ++g) cols = std::max(cols, work.experts[g].down.cols);
+    Hidden hidden{};
+    hidden.units_of_use = units_of(cols);
+    hidden.units = scratch<XUnit>(Slot::hidden, all_uses * hidden.units_of_use);
+    hidden.floats = scratch<float>(Slot::hidden_floats, all_uses * hidden.units_of_use * 256);
+    return hidden;
+}
+
+int64_t hidden_rows_of_item(const Work& work) {
+    int64_t rows = 0;
+    for (int64_t g = 0; g < work.count; ++g) rows += work.experts[g].gate.rows;
+    return rows_of_item(rows, 0);
+}
+
 }  // namespace
 
 Weight matrix_of(const Weight& stack, int64_t expert, const uint8_t* data) {
@@ -128,17 +149,9 @@ RowsTimesColumns rows_job(const Weight& w, int64_t first, int64_t rows) {
 }
 
 Hidden make_hidden(const Work& work, int64_t all_uses, const Columns& columns) {
-    int64_t cols = 0, rows = 0;
-    for (int64_t g = 0; g < work.count; ++g) {
-        cols = std::max(cols, work.experts[g].down.cols);
-        rows += work.experts[g].gate.rows;
-    }
-    Hidden hidden{};
-    hidden.units_of_use = units_of(cols);
-    hidden.units = scratch<XUnit>(Slot::hidden, all_uses * hidden.units_of_use);
-    hidden.floats = scratch<float>(Slot::hidden_floats, all_uses * hidden.units_of_use * 256);
-    const int64_t piece = rows_of_item(rows, 0);
-    const int64_t* starts = share_out(work, piece, [](const ExpertUses& e) { return e.gate.rows; });
+    const Hidden hidden = room_for_hidden(work, all_uses);
+    const int64_t piece = hidden_rows_of_item(work);
+    const int64_t* starts = share_out(work, piece, Slot::starts, [](const ExpertUses& e) { return e.gate.rows; });
     parallel_for(starts[work.count], [&](int64_t item) {
         const int64_t g = owner_of(starts, work.count, item), first = (item - starts[g]) * piece;
         const ExpertUses& expert = work.experts[g];
@@ -156,13 +169,27 @@ void expert_rows(const Work& work, const float* x, float* rows) {
     expert_rows(work, columns, work.uses(), rows);
 }
 
+// One round of work for both halves: whoever finds no hidden rows left goes on with down rows of experts whose hidden values are
+// there. Items are claimed in their order, so what an item waits for is being worked on.
 void expert_rows(const Work& work, const Columns& columns, int64_t all_uses, float* rows) {
     if (work.count == 0) return;
-    const Hidden hidden = make_hidden(work, all_uses, columns);
-    const int64_t height = work.experts[0].down.rows, piece = rows_of_item(work.count * height, 0);
-    const int64_t* starts = share_out(work, piece, [](const ExpertUses& e) { return e.down.rows; });
-    parallel_for(starts[work.count], [&](int64_t item) {
-        const int64_t g = owner_of(starts, work.count, item), first = (item - starts[g]) * piece;
+    const Hidden hidden = room_for_hidden(work, all_uses);
+    const int64_t height = work.experts[0].down.rows, piece = hidden_rows_of_item(work);
+    const int64_t* starts = share_out(work, piece, Slot::starts, [](const ExpertUses& e) { return e.gate.rows; });
+    const int64_t* down_starts = share_out(work, down_rows_of_item, Slot::down_starts, [](const ExpertUses& e) { return e.down.rows; });
+    const int64_t hidden_items = starts[work.count];
+    auto* missing = scratch<std::atomic<int64_t>>(Slot::missing, work.count);
+    for (int64_t g = 0; g < work.count; ++g) missing[g].store(starts[g + 1] - starts[g], std::memory_order_relaxed);
+    parallel_for(hidden_items + down_starts[work.count], [&](int64_t item) {
+        if (item < hidden_items) {
+            const int64_t g = owner_of(starts, work.count, item), first = (item - starts[g]) * piece;
+            const ExpertUses& expert = work.experts[g];
+            hidden_rows(work, expert, first, std::min(piece, expert.gate.rows - first), columns, hidden);
+            missing[g].fetch_sub(1, std::memory_order_release);
+            return;
+        }
+        const int64_t down_item = item - hidden_items;
+        const int64_t g = owner_of(down_starts, work.count, down_item), first = (down_item - down_starts[g]) * down_rows_of_item;
         const ExpertUses& expert = work.experts[g];
         auto** inputs = scratch<const void*>(Slot::inputs, expert.count);
         auto** outputs = scratch<float*>(Slot::outputs, expert.count);
@@ -171,10 +198,11 @@ void expert_rows(const Work& work, const Columns& columns, int64_t all_uses, flo
             inputs[c] = hidden.of(expert.down, use);
             outputs[c] = rows + use * height;
         }
-        RowsTimesColumns job = rows_job(expert.down, first, std::min(piece, height - first));
+        RowsTimesColumns job = rows_job(expert.down, first, std::min(down_rows_of_item, height - first));
         job.columns = static_cast<int>(expert.count);
         job.x = inputs;
         job.out = outputs;
+        while (missing[g].load(std::memory_order_acquire) != 0) _mm_pause();
         JUBAKO_CALL(multiply(job));
     });
 }
