@@ -17,6 +17,7 @@ import torch
 from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.residents import Pool
 from ...place.heat import Heat
+from .balance import Balance
 
 EVERY = 8  # steps from one look at the counts to the next
 TOGETHER = 16  # experts that change places at a time, at most, of a shape
@@ -35,7 +36,7 @@ class Swaps:
     """Call `between` after every launch of a step, before it is waited for."""
 
     def __init__(self, boxes: Boxes, heat: Heat) -> None:
-        self.boxes, self.heat = boxes, heat
+        self.boxes, self.heat, self.balance = boxes, heat, Balance(boxes)
         self.swapped = 0
         self._device = boxes.counts.device
         self._on_gpu = self._device.type == "cuda"
@@ -54,6 +55,7 @@ class Swaps:
             return
         if self._state == "idle" and self._steps >= EVERY:
             self._steps, self._state = 0, "counting"
+            self.balance.adapt()
             self._counts.copy_(self.boxes.counts, non_blocking=True)
             self._mark(torch.cuda.current_stream(self._device) if self._on_gpu else None)
         elif self._state == "counting":
@@ -67,7 +69,8 @@ class Swaps:
         residents, self._changes = self.boxes.residents, []
         for shape, pool in residents.pools.items():
             layers = np.array([index for index, own in enumerate(residents.shapes) if own == shape], np.int32)
-            absent = np.argwhere(residents.where[layers] < 0).astype(np.int32)
+            there = (residents.host.addresses[layers] != 0).all(2)
+            absent = np.argwhere((residents.where[layers] < 0) & there).astype(np.int32)
             absent[:, 0] = layers[absent[:, 0]]
             held = np.flatnonzero(pool.holders[:, 0] >= 0)
             pairs = self.heat.swaps(pool.holders[held], absent, TOGETHER)

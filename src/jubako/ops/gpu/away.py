@@ -109,7 +109,7 @@ class Away:
     layer   its number among the threads' layers
     counts  int32 [experts] on the device: how often each was chosen in steps
     link    how the GPU fetches some of them itself, or None
-    stream  gives prompts slots that hold all experts of the layer for a while
+    stream  brings prompts the experts that have no slot
     """
 
     layer: int
@@ -121,11 +121,17 @@ class Away:
 
 @triton.jit
 def look(word, FORM: tl.constexpr):
-    """A word that the other side writes; what it wrote before is visible afterwards."""
-    if FORM == 1:  # a load: an atomic operation on host memory may write an old value back
+    """A word that the other side writes; what it wrote before is visible afterwards. For programs of one warp.
+
+    A load, since an atomic operation on host memory may write an old value back; by one lane: 32 crowd the bus.
+    """
+    if FORM == 1 or FORM == 4:
         seen = tl.inline_asm_elementwise(
-            "ld.acquire.sys.u32 $0, [$1];", "=r,l", [word.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
-        )
+            "{.reg .pred p; .reg .u32 l; mov.u32 l, %laneid; setp.eq.u32 p, l, 0; mov.u32 $0, 0;"
+            "@p ld.acquire.sys.u32 $0, [$1]; shfl.sync.idx.b32 $0, $0, 0, 31, 0xffffffff;"
+            "bar.warp.sync 0xffffffff;}",
+            "=&r,l", [word.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
     else:
         seen = tl.atomic_add(word, 0, sem="acquire", scope="sys")
     return seen
@@ -135,10 +141,11 @@ def look(word, FORM: tl.constexpr):
 def tell(word, value, FORM: tl.constexpr):
     """Write a word that the other side looks at, after everything that this program wrote before."""
     tl.debug_barrier()
-    if FORM == 1:
+    if FORM == 1 or FORM == 4:
         tl.inline_asm_elementwise(
-            "st.release.sys.u32 [$1], $2; mov.u32 $0, $2;", "=r,l,r", [word.to(tl.int64), value],
-            dtype=tl.int32, is_pure=False, pack=1,
+            "{.reg .pred p; .reg .u32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0;"
+            "@p st.release.sys.u32 [$1], $2; mov.u32 $0, $2;}",
+            "=r,l,r", [word.to(tl.int64), value], dtype=tl.int32, is_pure=False, pack=1,
         )  # fmt: skip
     else:
         tl.atomic_xchg(word, value, sem="release", scope="sys")

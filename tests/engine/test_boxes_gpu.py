@@ -1,0 +1,162 @@
+"""Logits are the same to the bit wherever experts lie, and while they change places."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jubako import _cpu
+from jubako.arch.network import Experts as ArchExperts
+from jubako.arch.tensor import Tensor
+from jubako.engine.gpu import swaps
+from jubako.engine.gpu.executor import GpuExecutor
+from jubako.engine.gpu.swaps import Swaps
+from jubako.errors import MachineError
+from jubako.measure.geometry import network_config
+from jubako.measure.synth_gpu import synthetic_network
+from jubako.measure.tensor_plan import BlockTypes
+from jubako.ops.gpu.boxes import Boxes
+from jubako.ops.gpu.experts import Experts, Routed, experts
+from jubako.ops.gpu.host import HostExperts, addresses_of, pin
+from jubako.ops.gpu.slots import filled
+from jubako.place.heat import Heat
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+SIZES = {
+    "hidden": 256, "heads": 2, "kv_heads": 1, "head_dim": 64, "rope_dims": 32, "index_heads": 2, "index_dim": 32,
+    "gdn_key_heads": 1, "gdn_value_heads": 2, "gdn_dim": 32, "experts_used": 3, "expert_size": 64,
+    "shared_expert_size": 64, "hyper_rank": 32,
+}  # fmt: skip
+IDS = [5, 17, 3, 9, 22, 41]
+
+
+class Small:
+    """Two layers of twelve experts each; a tensor's blocks are made once."""
+
+    def __init__(self) -> None:
+        config = network_config(layers=2, experts=12, vocab=512, context=64, ngram_rows=2048, **SIZES)
+        self.network, self._make = synthetic_network(config, DEVICE, BlockTypes.parse("ngram=BF16"))
+        self._made: dict[str, torch.Tensor] = {}
+
+    def source(self, tensor: Tensor) -> torch.Tensor:
+        if tensor.name not in self._made:
+            self._made[tensor.name] = self._make(tensor)
+        return self._made[tensor.name]
+
+    def executor(self, boxes: Boxes | None = None) -> GpuExecutor:
+        return GpuExecutor(self.network, DEVICE, context=64, sequences=2, source=self.source, boxes=boxes)
+
+    def boxes(self, slots: int) -> Boxes:
+        layers = [layer.experts for layer in self.network.layers]
+        stacks = [[self.source(t).cpu().numpy() for t in (e.gate, e.up, e.down)] for e in layers]
+        if CUDA:
+            for stack in (stack for own in stacks for stack in own):
+                pin(stack)
+        host = HostExperts(np.stack([addresses_of(own) for own in stacks]), stacks, fixed=True)
+        return Boxes(layers, host, slots, self.network.config.experts_used, DEVICE)
+
+
+@pytest.fixture(scope="module")
+def small() -> Small:
+    return Small()
+
+
+def read(executor: GpuExecutor) -> np.ndarray:
+    """Logits of IDS read one by one."""
+    state = executor.new_state(64)
+    try:
+        return np.concatenate([np.array(executor.step([([id], state)])[0]) for id in IDS])
+    finally:
+        state.close()
+
+
+def tensors_of(experts: ArchExperts) -> tuple[Tensor, Tensor, Tensor]:
+    return experts.gate, experts.up, experts.down
+
+
+def check_tables(boxes: Boxes) -> None:
+    """Host and device agree, and no slot has two experts. While experts are on their way their slots are nobody's."""
+    where = boxes.residents.where
+    assert np.array_equal(boxes.residents.table.cpu().numpy(), where)
+    for pool in boxes.residents.pools.values():
+        slots = where[tuple(pool.holders.T)]
+        assert np.array_equal(np.where(slots < 0, np.arange(pool.slots), slots), np.arange(pool.slots))
+    assert len(np.unique(where[where >= 0])) == (where >= 0).sum()
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts change places at every occasion."""
+    monkeypatch.setattr(swaps, "EVERY", 1)
+    monkeypatch.setattr("jubako.place.heat.BEYOND_CHANCE", 0.0)
+
+
+@pytest.mark.skipif(not CUDA, reason="a dozen steps take the interpreter minutes; the next test does a layer's half")
+def test_logits_do_not_depend_on_where_experts_lie(small: Small, eager: None) -> None:
+    """A third of the experts in slots, others taking their places between steps, some fetched for a moment."""
+    want = read(small.executor())
+    boxes = small.boxes(8)
+    executor = small.executor(boxes)
+    for share in (0.0, 0.5, 1.0):
+        boxes.share(share)
+        assert np.array_equal(read(executor), want)
+    assert executor.swaps.swapped > 0 and boxes.threads.requests > 0
+    boxes.close()
+
+
+@pytest.mark.parametrize("slots", [0, 8])
+def test_bits_do_not_depend_on_where_experts_lie(small: Small, slots: int, eager: None) -> None:
+    """The experts of both layers for one token after the other, while they change places; half of the absent ones are
+    fetched."""
+    network, rng = small.network, np.random.default_rng(slots)
+    chosen, hidden = network.config.experts_used, network.config.hidden
+    layers = [layer.experts for layer in network.layers]
+    boxes = small.boxes(slots)
+    moving = Swaps(boxes, Heat(2, 12, chosen))
+    boxes.share(0.5)
+    own = layers[0]
+    shared = filled(own.shared_gate, own.shared_up, own.shared_down, DEVICE, small.source)
+    shared_cpu = [
+        _cpu.Weight(small.source(t).cpu().numpy(), t.type.id) for t in (own.shared_gate, own.shared_up, own.shared_down)
+    ]
+    no_share = _cpu.Weight(np.zeros((1, 4 * hidden), np.uint8), 0)
+    raw = [[small.source(t).cpu().numpy() for t in tensors_of(own)] for own in layers]
+    cpu = [
+        [_cpu.Weight(a, t.type.id) for a, t in zip(r, tensors_of(own), strict=True)]
+        for r, own in zip(raw, layers, strict=True)
+    ]
+    before = boxes.residents.where.copy()
+    for _ in range(3):
+        for index, own in enumerate(layers):
+            x = torch.from_numpy(rng.standard_normal((1, hidden)).astype(np.float32)).to(DEVICE)
+            ids = torch.from_numpy(rng.permutation(6)[None, :chosen].astype(np.int32)).to(DEVICE)
+            routed = Routed(ids, torch.full((1, chosen), 0.3, device=DEVICE), torch.zeros(1, device=DEVICE))
+            mine, away = boxes.of(own)
+            with boxes.awake():
+                got = experts(Experts((), mine, shared, away), x, routed)
+                moving.between()
+                check_tables(boxes)
+            arrays = (x, ids, routed.weights)
+            want = _cpu.experts(*cpu[index], *(a.cpu().numpy() for a in arrays), no_share, *shared_cpu)
+            assert got.cpu().numpy().tobytes() == want.tobytes()
+    assert int(boxes.counts.sum()) == 3 * 2 * chosen
+    assert boxes.threads.experts > 0
+    assert (moving.swapped > 0) == (slots > 0) and (slots == 0 or not np.array_equal(boxes.residents.where, before))
+    boxes.close()
+
+
+def test_an_expert_that_is_nowhere(small: Small) -> None:
+    """The step ends in a clear error, not in a hang."""
+    layers = [layer.experts for layer in small.network.layers]
+    boxes = small.boxes(0)
+    boxes.host.addresses[:] = 0
+    mine, away = boxes.of(layers[1])
+    routed = Routed(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1), torch.zeros(1))
+    routed = Routed(*(t.to(DEVICE) for t in (routed.ids, routed.weights, routed.share)))
+    with pytest.raises(MachineError, match="memory"), boxes.awake():
+        experts(Experts((), mine, mine, away), torch.ones(1, small.network.config.hidden, device=DEVICE), routed)
+    boxes.close()
