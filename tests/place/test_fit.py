@@ -80,12 +80,15 @@ def test_slots_can_be_held_back() -> None:
     assert plan.slots == (40,) * 49 and plan.ram_experts == (512,) * 49
 
 
-def test_a_long_context_keeps_its_newest_part_on_the_card() -> None:
+def test_a_long_context_takes_the_place_of_slots() -> None:
     plan = make_plan(census(), measured(), Wish(vram=12 * GB, ram=64 * GB, context=262_144))
     kept(plan)
     assert plan.context == plan.kv_tokens == 262_144
-    assert 16_384 <= plan.kv_tokens_vram < 262_144
-    assert plan.box("RAM").bytes_of("keys and values") > 0
+    assert plan.box("VRAM").bytes_of("keys and values") == 262_144 * census().kv_token_bytes(8, True)
+    less = make_plan(census(), measured(), Wish(vram=12 * GB, ram=64 * GB, context=32_768))
+    assert less.slots[0] > plan.slots[0]
+    more = make_plan(census(), measured(), Wish(vram=10 * GB, ram=64 * GB, context=262_144))
+    assert more.context < 262_144 and "room for" in more.notes[0]
 
 
 def test_without_a_gpu() -> None:

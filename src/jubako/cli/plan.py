@@ -181,8 +181,6 @@ def _settings(census: Census, plan: Plan) -> Text:
     text = Text()
     sequences = f"{plan.sequences} answers at a time, " if plan.sequences > 1 else ""
     text.append(f"{sequences}{plan.context:,} tokens of context, keys and values in {plan.kv_bits} bits")
-    if plan.kv_tokens > plan.kv_tokens_vram > 0:
-        text.append(f" (the newest {plan.kv_tokens_vram:,} tokens in VRAM, older ones in RAM)")
     text.append(".")
     if plan.cards and not plan.resident:
         text.append(

@@ -24,7 +24,6 @@ TRANSIENT = 16  # slots for what one step needs, beside the pool
 RING = 256  # slots that a prompt's absent experts stream through, and raw records on their way there:
 RAW = 128  # see ops/gpu/stream.py
 KV_SHARE = 4  # one part in so many of the card's room is for keys and values, unless more is asked for
-FEWEST_KV = 16384  # newest tokens that stay on the card where the rest lies in RAM
 PROMPT, ANSWER = 8192, 512  # tokens of the request that chunk and slots are chosen for
 
 
@@ -67,12 +66,9 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         needed = size_text(HOST + few_experts)
         raise Short(f"{needed} of RAM are needed beside the card and {size_text(ram)} may be used")
     share = max(room // KV_SHARE, beside)
-    most = share if wish.context is None else room // 2 + max(ram - HOST - few_experts, 0) // 4
-    context, notes = context_of(census, wish, most // each, "memory")
+    context, notes = context_of(census, wish, (share if wish.context is None else room) // each, "VRAM")
     kv_tokens = max(context, min(wish.sequences * context, share // each))
-    kv_vram = kv_tokens if kv_tokens * each <= share else min(context, max(FEWEST_KV, share // each), room // each)
-    kv_ram = (kv_tokens - kv_vram) * each
-    experts = min(census.expert_bytes, ram - HOST - kv_ram)
+    experts = min(census.expert_bytes, ram - HOST)
 
     popularity = skewed(config.experts, config.experts_used)
 
@@ -82,13 +78,12 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         prompt = card_prompt(census, machine, rates[0], lying, popularity, PROMPT, rest.chunk)
         return prompt.seconds + ANSWER * card_step(census, machine, rates[0], lying, popularity).seconds
 
-    rest = min(_rests(census, wish, cards, states + kv_vram * each), key=request)
+    rest = min(_rests(census, wish, cards, states + kv_tokens * each), key=request)
     resident = min(rest.slots) == config.experts
     experts = 0 if resident else experts
-    prefix = prefix_budget(ram - HOST - kv_ram - experts)
+    prefix = prefix_budget(ram - HOST - experts)
     ram_parts = (
         Part("experts", experts),
-        Part("keys and values", kv_ram),
         Part("states", prefix),
         Part("process", HOST),
     )
@@ -101,7 +96,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         sequences=wish.sequences,
         kv_bits=wish.kv_bits,
         kv_tokens=kv_tokens,
-        kv_tokens_vram=kv_vram,
+        kv_tokens_vram=kv_tokens,
         slots=_per_layer(cards, rest),
         ram_experts=spread(census, experts),
         ram=ram,
@@ -113,7 +108,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         threads=threads,
         prefix_bytes=prefix,
         boxes=(
-            *(_box(census, card, n, rest, len(cards) > 1, kv_vram * each, states) for card, n in held),
+            *(_box(census, card, n, rest, len(cards) > 1, kv_tokens * each, states) for card, n in held),
             Box("RAM", ram, ram_parts),
             ssd_box(census, machine, 0 if resident else census.expert_bytes - experts),
         ),

@@ -79,9 +79,9 @@ class Plan:
     device        "cuda" or "cpu"
     cards         the GPUs in use, with their layers; none on the CPU
     context       tokens of one sequence
-    kv_tokens     tokens of all sequences together that keys and values are kept for; of these in video memory
+    kv_tokens     tokens of all sequences together that keys and values are kept for
     kv_tokens_vram
-                  (the newest; the rest lies in RAM). Equal to kv_tokens where all of it fits
+                  of these, in video memory: all of them where there is a card, none without
     slots         per layer: experts that video memory holds at a time; the number of experts where all of them do
     ram_experts   per layer: experts that RAM holds at a time; fewer than there are means the rest is read from the SSD
     ram           bytes of main memory that the process may use in all
