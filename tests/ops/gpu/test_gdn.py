@@ -16,7 +16,6 @@ from jubako.arch import reference
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.gdn import gdn_columns, settle
 from jubako.ops.gpu.gdn_chunk import gdn_prompt
-from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.state import GdnMemory
 
 EPS = 1e-6
@@ -33,14 +32,13 @@ class Case:
     state: reference.GdnState
     memory: GdnMemory
     device: torch.device
-    arrived: torch.Tensor
 
     def step(self, parts: list[Part], rows: list[int]) -> torch.Tensor:
         """One step on rows of the inputs."""
         table = torch.from_numpy(step_table(parts)).to(self.device)
         projected = tuple(x[rows].to(self.device) for x in self.inputs)
         columns = Columns.of_step(table, len(rows))
-        return plain(gdn_columns(self.weights, projected, self.memory, columns, self.arrived, EPS))
+        return plain(gdn_columns(self.weights, projected, self.memory, columns, EPS))
 
     def expected(self, rows: slice) -> torch.Tensor:
         return reference.gdn(self.reference_weights, *(x[rows] for x in self.inputs), self.state, EPS)
@@ -70,7 +68,6 @@ def case(rng: np.random.Generator, device: torch.device, tokens: int, key_heads:
         reference.GdnState.empty(sizes),
         GdnMemory.empty(sizes, slots, device),
         device,
-        torch.zeros(COLUMNS * heads, dtype=torch.int32, device=device),
     )
 
 

@@ -1,14 +1,13 @@
 """The gated delta net for a step's columns: convolution, norms, gates, the delta rule and the gated norm in one launch.
 
-A program takes one part's columns for some value columns of one head's state. It reads the state once, enters what was
-kept of the last step (small factors: k, u and the decay of each column), writes it once, and goes on through the new
-columns in registers only, leaving their factors for the next step. So refusing columns costs nothing.
+A program takes one part's columns for one head. It reads the head's state once, enters what was kept of the last step
+(small factors: k, u and the decay of each column), writes it once, and goes on through the new columns in registers
+only, leaving their factors for the next step. So refusing columns costs nothing.
 
 What a column needs that does not depend on the state is made for GROUP columns side by side, a warp each, and passed on
 through memory of the program's own. Then one column after the other, with sums over the state's rows
     o = Sᵀq after S ← e^g S + k uᵀ    as    e^g Sᵀq + (k·q) u    and    u = β (v − e^g Sᵀk)
-so that both sums come from one pass over the state. The norm needs the whole head: the last program of a head to
-finish does that.
+so that both sums come from one pass over the state.
 """
 # mypy: allow-untyped-defs
 
@@ -26,7 +25,8 @@ from .launch import COLUMNS, without_overlap
 from .state import GdnMemory
 from .target import release, target, wait
 
-VALUES, WARPS = 128, 8  # columns of the state in one program
+WARPS = 8
+LARGEST = 128  # rows and columns of a head's state: 64 registers a thread
 L2_EPS = 1e-6
 
 
@@ -61,14 +61,14 @@ def _convolved(
 
 
 @triton.jit
-def _places(D: tl.constexpr, VALUES: tl.constexpr):
-    """Rows [16, 1, D/16, 1] and columns [1, VALUES/8, 1, 8] of the state as programs hold it.
+def _places(D: tl.constexpr):
+    """Rows [16, 1, D/16, 1] and columns [1, D/8, 1, 8] of the state as programs hold it.
 
     Lanes share the first axis, warps the second, so that sums over rows stay inside of a warp.
     """
     high: tl.constexpr = D // 16
     row = tl.arange(0, 16)[:, None, None, None] * high + tl.arange(0, high)[None, None, :, None]
-    column = tl.arange(0, VALUES // 8)[None, :, None, None] * 8 + tl.arange(0, 8)[None, None, None, :]
+    column = tl.arange(0, D // 8)[None, :, None, None] * 8 + tl.arange(0, 8)[None, None, None, :]
     return row, column
 
 
@@ -147,17 +147,16 @@ def _fetched(own, gates, row, head, i, v, there, D: tl.constexpr):
 @triton.jit
 def _gdn_columns(
     qkv, z, beta, alpha, qkv_stride, z_stride, beta_stride, alpha_stride,
-    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, own, answers, arrived, parts,
-    eps, q_scale, l2_eps,
+    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, own, answers, parts, eps, q_scale, l2_eps,
     out_q, out_d, out_s, out_x, out_blocks,
-    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, GROUP: tl.constexpr,
-    CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
-    COUNT: tl.constexpr, PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, CHANNELS: tl.constexpr,
+    KERNEL: tl.constexpr, RING: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
+    PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
     QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile of value columns, head, part). own [tokens, heads, tiles, 2 D + VALUES]: its q, k and v."""
+    """Program (head, part). own [tokens, heads, 3 D]: a head's q, k and v of each column."""
     release(OVERLAP)
-    part, head, tile = tl.program_id(2), tl.program_id(1), tl.program_id(0)
+    head, part = tl.program_id(0), tl.program_id(1)
     count = tl.load(parts + COUNT * COLUMNS + part)
     if count > 0:
         slot = tl.load(parts + PART_SLOT * COLUMNS + part).to(tl.int64)
@@ -166,8 +165,7 @@ def _gdn_columns(
         pending = tl.load(parts + PENDING * COLUMNS + part)
         parity = tl.load(parts + PARITY * COLUMNS + part)
         key_head = head % KEY_HEADS
-        i, v = _places(D, VALUES)
-        v += tile * VALUES
+        i, v = _places(D)
         old = (slot * 2 + 1 - parity) * COLUMNS
         state = _with_past(memory, past_k, past_u, past_decay, slot, head, key_head, i, v, old, pending,
                            KEY_HEADS, HEADS, D)  # fmt: skip
@@ -175,11 +173,10 @@ def _gdn_columns(
         wait(OVERLAP)  # nothing above was written by the launches before this one
 
         new = (slot * 2 + parity) * COLUMNS
-        width: tl.constexpr = 2 * D + VALUES
-        apart = HEADS * tl.num_programs(0) * width  # from a column's memory to the next one's
-        own += first * apart + (head * tl.num_programs(0) + tile) * width
-        owns_keys = (tile == 0) & (head < KEY_HEADS)
-        element, own_value = tl.arange(0, D)[None, :], tl.arange(0, VALUES)[None, :]
+        apart: tl.constexpr = HEADS * 3 * D  # from a column's memory to the next one's
+        own += first * apart + head * 3 * D
+        owns_keys = head < KEY_HEADS
+        element = tl.arange(0, D)[None, :]
         for start in range(0, count, GROUP):
             several = start + tl.arange(0, GROUP)[:, None]
             live = several < count
@@ -189,49 +186,38 @@ def _gdn_columns(
             ks = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live, KEY_HEADS * D + channel,
                             owns_keys, CHANNELS, KERNEL, RING)  # fmt: skip
             vs = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live,
-                            (2 * KEY_HEADS + head) * D + tile * VALUES + own_value, count > 0,
-                            CHANNELS, KERNEL, RING)  # fmt: skip
+                            (2 * KEY_HEADS + head) * D + element, count > 0, CHANNELS, KERNEL, RING)  # fmt: skip
             qs = qs * (tl.rsqrt(tl.sum(qs * qs, 1) + l2_eps) * q_scale)[:, None]
             ks = ks * tl.rsqrt(tl.sum(ks * ks, 1) + l2_eps)[:, None]
-            at = own + several * apart
-            tl.store(at + element, qs, mask=live)
-            tl.store(at + D + element, ks, mask=live)
-            tl.store(at + 2 * D + own_value, vs, mask=live)
+            at = own + several * apart + element
+            tl.store(at, qs, mask=live)
+            tl.store(at + D, ks, mask=live)
+            tl.store(at + 2 * D, vs, mask=live)
             tl.store(past_k + ((new + several) * KEY_HEADS + head) * D + element, ks, mask=live & owns_keys)
         tl.debug_barrier()
 
         lane = tl.arange(0, 16)[:, None, None, None] + v * 0  # all lanes have the sums; the first ones store them
         alike = lane.to(tl.float32) * 0.0
         gates = (beta, alpha, beta_stride, alpha_stride)
-        q, k, value, open, step = _fetched(own, gates, first, head, i, v - tile * VALUES, count > 0, D)
+        q, k, value, open, step = _fetched(own, gates, first, head, i, v, count > 0, D)
         for column in range(0, count):
             write, decay = tl.sigmoid(open), tl.exp(rate * _softplus(step + bias))
             own += apart
             row = first + column
-            next_q, next_k, next_value, open, step = _fetched(
-                own, gates, row + 1, head, i, v - tile * VALUES, column + 1 < count, D
-            )
+            next_q, next_k, next_value, open, step = _fetched(own, gates, row + 1, head, i, v, column + 1 < count, D)
             u = write * (value - decay * _over_rows(state * k))
             answer = decay * _over_rows(state * q) + _over_rows(k * q) * u
             state = _entered(state, k, u, decay)
             q, k, value = next_q, next_k, next_value
             tl.store(answers + (row * HEADS + head) * D + v + lane * 0, answer + alike, mask=lane == 0)
             tl.store(past_u + ((new + column) * HEADS + head) * D + v + lane * 0, u + alike, mask=lane == 0)
-            if tile == 0:
-                tl.store(past_decay + (new + column) * HEADS + head, decay)
+            tl.store(past_decay + (new + column) * HEADS + head, decay)
 
         tl.debug_barrier()
-        last = tl.num_programs(0) - 1
-        before = last
-        if VALUES < D:
-            before = tl.atomic_add(arrived + part * HEADS + head, 1, sem="acq_rel")
-        if before == last:
-            if VALUES < D:
-                tl.store(arrived + part * HEADS + head, 0)
-            for start in range(0, count, GROUP):
-                columns = start + tl.arange(0, GROUP)
-                _gated_norm(answers, z, z_stride, norm, first + columns, columns < count, head, eps,
-                            out_q, out_d, out_s, out_x, out_blocks, GROUP, HEADS, D, QUANTISED)  # fmt: skip
+        for start in range(0, count, GROUP):
+            columns = start + tl.arange(0, GROUP)
+            _gated_norm(answers, z, z_stride, norm, first + columns, columns < count, head, eps,
+                        out_q, out_d, out_s, out_x, out_blocks, GROUP, HEADS, D, QUANTISED)  # fmt: skip
     else:
         wait(OVERLAP)
 
@@ -239,41 +225,35 @@ def _gdn_columns(
 @triton.jit(do_not_specialize=["slot", "pending", "parity"])
 def _settle(
     memory, past_k, past_u, past_decay, slot, pending, parity,
-    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, COLUMNS: tl.constexpr,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    head, tile = tl.program_id(1), tl.program_id(0)
-    i, v = _places(D, VALUES)
+    head = tl.program_id(0)
+    i, v = _places(D)
     slot = slot.to(tl.int64)
-    _with_past(memory, past_k, past_u, past_decay, slot, head, head % KEY_HEADS, i, v + tile * VALUES,
+    _with_past(memory, past_k, past_u, past_decay, slot, head, head % KEY_HEADS, i, v,
                (slot * 2 + 1 - parity) * COLUMNS, pending, KEY_HEADS, HEADS, D)  # fmt: skip
 
 
 def gdn_columns(
-    weights: Any, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns,
-    arrived: torch.Tensor, eps: float,
-) -> torch.Tensor | Quantised:  # fmt: skip
-    """The raw projections (qkv, z, beta, alpha) of a step's columns to [T, heads*D], quantised where blocks fit heads.
-
-    arrived: int32 [16 * heads], zero before and after.
-    """
+    weights: Any, projected: tuple[torch.Tensor, ...], memory: GdnMemory, columns: Columns, eps: float
+) -> torch.Tensor | Quantised:
+    """The raw projections (qkv, z, beta, alpha) of a step's columns to [T, heads*D], quantised where blocks fit."""
     qkv, z, beta, alpha = projected
     tokens = len(qkv)
     key_heads, dim = memory.k.shape[3:]
     heads = memory.u.shape[3]
-    values = min(VALUES, dim)
-    tiles = dim // values
+    assert dim <= LARGEST, f"heads of {dim} x {dim} do not fit a program"
     answers = torch.empty(tokens, heads * dim, dtype=torch.float32, device=qkv.device)
-    own = torch.empty(tokens, heads * tiles * (2 * dim + values), dtype=torch.float32, device=qkv.device)
+    own = torch.empty(tokens, heads * 3 * dim, dtype=torch.float32, device=qkv.device)
     out = room_for(tokens, heads * dim, True, qkv.device) if dim % 32 == 0 else torch.empty_like(answers)
     places = (out.q, out.d, out.s, out.x, out.blocks) if isinstance(out, Quantised) else (out, out, out, out, 0)
     to = target(qkv.device)
-    _gdn_columns[(tiles, heads, tokens)](
+    _gdn_columns[(heads, tokens)](
         qkv, z, beta, alpha, qkv.stride(0), z.stride(0), beta.stride(0), alpha.stride(0),
         weights.conv, weights.dt_bias, weights.a, weights.norm,
-        memory.memory, memory.conv, memory.k, memory.u, memory.decay, own, answers, arrived,
-        columns.parts,
+        memory.memory, memory.conv, memory.k, memory.u, memory.decay, own, answers, columns.parts,
         eps, dim**-0.5, L2_EPS, *places,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, GROUP=WARPS, CHANNELS=qkv.shape[1],
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, GROUP=WARPS, CHANNELS=qkv.shape[1],
         KERNEL=memory.conv.shape[1] - COLUMNS + 1, RING=memory.conv.shape[1], COLUMNS=COLUMNS,
         FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY,
         QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=WARPS, **to.options,
@@ -285,9 +265,8 @@ def settle(memory: GdnMemory, slot: int, pending: int, parity: int) -> None:
     """Enter the kept columns of the last step into the state. parity: of the step that would come next."""
     key_heads, dim = memory.k.shape[3:]
     heads = memory.u.shape[3]
-    values = min(VALUES, dim)
-    _settle[(dim // values, heads)](
+    _settle[(heads,)](
         memory.memory, memory.k, memory.u, memory.decay, slot, pending, parity,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, COLUMNS=COLUMNS, num_warps=WARPS,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, COLUMNS=COLUMNS, num_warps=WARPS,
         **without_overlap(memory.memory.device),
     )  # fmt: skip

@@ -97,7 +97,6 @@ class GpuOps:
             for ratio in set(ratios)
             if ratio
         }
-        self._arrived = torch.zeros(COLUMNS * config.gdn_value_heads, dtype=torch.int32, device=device)
 
     def embed(self, weight: Any, columns: Columns) -> torch.Tensor:
         """Rows of the tokens' ids: [T, H]."""
@@ -166,7 +165,7 @@ class GpuOps:
         """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
         if columns.parts is not None:
             projected = linear.linear_many(layer.projections, mixed)
-            return gdn.gdn_columns(layer, projected, memory, columns, self._arrived, self.config.eps)
+            return gdn.gdn_columns(layer, projected, memory, columns, self.config.eps)
         projected = linear.linear_many_narrow(layer.projections, mixed)
         return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps, WIDE)
 
