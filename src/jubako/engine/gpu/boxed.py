@@ -26,6 +26,7 @@ from ...place.store import ExpertStore
 from ...place.where import Files
 from .executor import GpuExecutor
 from .load import FileSource
+from .warm import last_order, remember
 
 log = logging.getLogger(__name__)
 SMALL_TABLE = 1 << 30  # bytes up to which the n-gram table lies in memory
@@ -43,17 +44,17 @@ def boxed_executor(
 ) -> GpuExecutor:
     """Laid out as `plan` says; with as much context as the card keeps.
 
-    order [n, 2]: (layer, expert), the first of whom get the slots. progress: told bytes of experts read and to be read.
-    Raises MachineError where memory or a file fails.
+    order [n, 2]: (layer, expert), the first of whom get the slots; those used most last time by default. progress: told
+    bytes of experts read and to be read. Raises MachineError where memory or a file fails.
     """
     files = Files(tensors_of(network))
     store = ExpertStore(network, files, plan.expert_ram)
     host = pinned_experts(store, progress)
     layers = expert_layers(network)
+    order = last_order(network) if order is None else order
     boxes = Boxes(layers, host, sum(plan.slots), network.config.experts_used, device, order)
     if not store.whole:
         boxes.threads.set_source(_cpu.StoreSource(store.native))
-    boxes.share(plan.link_share)
     source = FileSource(device)
     try:
         executor = GpuExecutor(
@@ -64,6 +65,8 @@ def boxed_executor(
     finally:
         source.close()
     executor.chunk = executor.piece = plan.chunk
+    executor.swaps.balance.set(plan.link_share)
+    remember(executor.swaps, network)
     return executor
 
 

@@ -9,6 +9,7 @@ Tables are written in the stream of the steps, between two of them, so a slot is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from ...place.heat import Heat
 from .balance import Balance
 
 EVERY = 8  # steps from one look at the counts to the next
+KEPT = 512  # such looks from one time that the heat is kept to the next
 TOGETHER = 16  # experts that change places at a time, at most, of a shape
 
 
@@ -33,11 +35,12 @@ class Change:
 
 
 class Swaps:
-    """Call `between` after every launch of a step, before it is waited for."""
+    """Call `between` after every launch of a step, before it is waited for. keep: keeps the heat for the next start."""
 
     def __init__(self, boxes: Boxes, heat: Heat) -> None:
         self.boxes, self.heat, self.balance = boxes, heat, Balance(boxes)
         self.swapped = 0
+        self.keep: Callable[[], None] | None = None
         self._device = boxes.counts.device
         self._on_gpu = self._device.type == "cuda"
         self._stream = torch.cuda.Stream(self._device) if self._on_gpu else None
@@ -46,7 +49,7 @@ class Swaps:
             self._counts = self._counts.pin_memory()
         self._arrived: torch.cuda.Event | None = None
         self._changes: list[Change] = []
-        self._steps, self._state = 0, "idle"
+        self._steps, self._looks, self._state = 0, 0, "idle"
 
     def between(self) -> None:
         """Go on with what is due. Waits for nothing."""
@@ -60,6 +63,9 @@ class Swaps:
             self._mark(torch.cuda.current_stream(self._device) if self._on_gpu else None)
         elif self._state == "counting":
             self.heat.read(self._counts.numpy())
+            self._looks += 1
+            if self.keep is not None and self._looks % KEPT == 0:
+                self.keep()
             self._begin()
         elif self._state == "copying":
             self._end()

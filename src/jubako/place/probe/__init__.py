@@ -28,11 +28,16 @@ _NODES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # a driver's device files: NV
 UNKNOWN_DISK = Disk("", 500e6, 5000, 2e-4, False, 0)  # a slow SSD, where none could be measured
 
 
-def cache_file(identity: Identity) -> Path:
-    """Where the figures of that machine lie."""
+def cache_folder() -> Path:
+    """Where what was measured and learnt is kept from one start to the next."""
     root = os.environ.get("JUBAKO_CACHE") or os.environ.get("XDG_CACHE_HOME")
     folder = Path(root) if root else Path.home() / ".cache"
-    return folder / "jubako" / f"machine-{identity.key}.json"
+    return folder / "jubako"
+
+
+def cache_file(identity: Identity) -> Path:
+    """Where the figures of that machine lie."""
+    return cache_folder() / f"machine-{identity.key}.json"
 
 
 def stored(identity: Identity) -> Machine | None:
