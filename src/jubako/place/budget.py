@@ -9,14 +9,17 @@ import psutil
 from ..arch.config import Config
 from ..arch.network import Network
 from ..errors import MachineError
-from .resident import dense_bytes
+from .resident import dense_bytes, expert_layers, routed
 
 PROCESS = 96 << 20  # bytes that the process grows by beside what is counted here
 STATES_SHARE = 4  # one part in so many of what is left may go to keys and values that nobody asked for
 SPARE_TOKENS = 512  # of keys and values: pages are filled in part, and copied
 CHECKPOINTS = 10  # eighths: kept states may take an eighth of all states
 WORK_SHARE = 8  # and to a chunk's activations
-CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # prompt tokens a pass: each pass may have to read all experts
+CHUNK = 512  # prompt tokens a pass where all experts are in memory
+CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # where they are not: each pass may have to read them all
+USUAL_CONTEXT = 65_536  # tokens, where nobody asks for so many and experts have to give way for more
+LEAST_CONTEXT = 256
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class CpuBudget:
 
 
 def cpu_budget(network: Network, ram: int, context: int | None, kv_bits: int, sequences: int) -> CpuBudget:
-    """What of `ram` bytes goes where. context None: as much as a quarter of the rest holds.
+    """What of `ram` bytes goes where. context None: what all experts leave, or a usual one where they do not fit.
 
     Raises MachineError where the dense weights or the context alone take more.
     """
@@ -50,9 +53,15 @@ def cpu_budget(network: Network, ram: int, context: int | None, kv_bits: int, se
         )
     work_each = work_token_bytes(config)
     chunk = next((tokens for tokens in CHUNKS if tokens * work_each <= rest // WORK_SHARE), CHUNKS[-1])
+    beside = rest - CHUNK * work_each - sum(t.nbytes for e in expert_layers(network) for t in routed(e))
+    each = token * CHECKPOINTS // 8
+    if beside >= (min(context or USUAL_CONTEXT, config.context_length) + SPARE_TOKENS) * each:
+        chunk = CHUNK  # all experts fit
     work = chunk * work_each
     if context is None:
-        context = min(config.context_length, max(256, (rest - work) // STATES_SHARE // max(token, 1) // 256 * 256))
+        room = beside if chunk == CHUNK and beside > 0 else min((rest - work) // STATES_SHARE, USUAL_CONTEXT * each)
+        most = room // max(each, 1) - SPARE_TOKENS
+        context = min(config.context_length, max(LEAST_CONTEXT, most // LEAST_CONTEXT * LEAST_CONTEXT))
     states = (context + SPARE_TOKENS) * token * CHECKPOINTS // 8
     experts = rest - work - states
     if experts <= 0:
