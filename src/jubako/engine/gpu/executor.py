@@ -107,7 +107,7 @@ class GpuExecutor:
         self.steps = Steps(self.ops, graphs)
         self._drafts = Drafts(self.ops, graphs) if self.drafts else None
         if boxes is not None:
-            self.swaps = Swaps(boxes, Heat(*boxes.counts.shape, self.config.experts_used))
+            self.swaps = Swaps(boxes, Heat(len(boxes.layers), self.config.experts, self.config.experts_used))
             self.desk.meanwhile = self.swaps.between
         self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.desk.on_gpu else []
 
