@@ -6,7 +6,7 @@ With G the running sum of log decays within a chunk, A[i, j] = β_i e^(G_i − G
 
 Factors of all products are float16: it keeps eleven bits as the tensor cores' own format for float32 does, and unlike
 that is multiplied as it lies. T is found with two halves of each factor, which together hold 22 bits. Sums and the
-state are float32. Numbers beyond the largest half are held there.
+state are float32. Values, and what is in the state, are held at the largest half.
 """
 # mypy: allow-untyped-defs
 
@@ -127,11 +127,11 @@ def _solve_chunks(
     k = tl.load(source + (KEY_HEADS + key_head) * D, mask=live[:, None], other=0.0)
     fade = tl.exp(tl.where(r[:, None] >= r[None, :], run[:, None] - run[None, :], 0.0))
     lower = -write[:, None] * fade * tl.dot(k, tl.trans(k))
-    solved = _half(_inverse(tl.where(r[:, None] > r[None, :], lower, 0.0), CHUNK))
+    solved = _inverse(tl.where(r[:, None] > r[None, :], lower, 0.0), CHUNK).to(tl.float16)
 
     target = row[:, None] * (HEADS * D) + head * D + d[None, :]
     scaled = (k.to(tl.float32) * (write * tl.exp(run))[:, None]).to(tl.float16)
-    tl.store(w + target, _half(tl.dot(solved, scaled)), mask=live[:, None])
+    tl.store(w + target, tl.dot(solved, scaled).to(tl.float16), mask=live[:, None])
     v = tl.load(source + (2 * KEY_HEADS + head) * D, mask=live[:, None], other=0.0)
     v = (v.to(tl.float32) * write[:, None]).to(tl.float16)
     tl.store(u + target, _half(tl.dot(solved, v)), mask=live[:, None])
@@ -170,10 +170,11 @@ def _run_chunks(
         q = tl.load(source + key_head * D, mask=wide, other=0.0)
         answer = tl.dot(q, before) * tl.exp(run)[:, None]
         near = tl.load(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], mask=wide, other=0.0)
-        answer += tl.dot(near, _half(new))
-        tl.store(answers + inner + v[None, :], _half(answer), mask=wide)
+        narrow = _half(new)
+        answer += tl.dot(near, narrow)
+        tl.store(answers + inner + v[None, :], answer.to(tl.float16), mask=wide)
         k = tl.load(source + (KEY_HEADS + key_head) * D, mask=wide, other=0.0)
-        late = _half(new * tl.exp(tl.where(live, end - run, 0.0))[:, None])
+        late = (narrow.to(tl.float32) * tl.exp(tl.where(live, end - run, 0.0))[:, None]).to(tl.float16)
         state = tl.dot(tl.trans(k), late, acc=state * tl.exp(end))
     tl.store(place, state)
 
