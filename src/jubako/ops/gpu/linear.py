@@ -247,7 +247,8 @@ def linear_combine(weight: Matrix, x: Input, streams: torch.Tensor, inject: torc
 
 def quantised(x: Input) -> Quantised:
     """x as a step's products take it."""
-    assert not isinstance(x, prompt.Halves)
+    if isinstance(x, prompt.Halves):  # of a prompt's piece that is as short as a step
+        x = x.plain()
     return x if isinstance(x, Quantised) else quantize(x)
 
 
