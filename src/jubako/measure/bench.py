@@ -106,14 +106,15 @@ def bench(
         raise RequestError("prompt, tokens and repeat must be at least 1, depths at least 0")
     if isa is not None:
         use_isa(isa)
+    context = None if ram is None else _tokens(max(depths), prompt, tokens, repeat)
     predictor = None
     if device != "reference":
         note("asking the plan")
-        wish = Wish(ram=ram, gpus=() if device == "cpu" else None, kv_bits=kv_bits, threads=threads)
+        cards = gpus if device != "cpu" else ()
+        wish = Wish(context, vram, ram, gpus=cards, kv_bits=kv_bits, threads=threads)
         predictor = Predictor.here(load_network(open_model(list(paths))), paths[0], wish)
     note(f"loading {paths[0].name}")
     started = time.perf_counter()
-    context = None if ram is None else _tokens(max(depths), prompt, tokens, repeat)
     model = load(
         paths, device, threads=threads, kv_bits=kv_bits, context=context, sequences=1, ram=ram, gpus=gpus, vram=vram
     )

@@ -9,7 +9,7 @@ from .plan import Box, Part, Plan, Wish
 from .shares import PAGE, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
 from .sizes import size_text
 
-PROCESS = 250 << 20  # bytes of the process itself
+PROCESS = 160 << 20  # bytes of the process itself
 CHUNK = 512  # prompt tokens a pass where all experts are in RAM
 WORK_SHARE = 8  # one part in so many of the rest for activations, where longer chunks spare reads of the SSD
 USUAL_CONTEXT = 65_536  # tokens, where nobody asks for so many and experts have to give way for more
@@ -23,13 +23,14 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
     columns = OPEN_COLUMNS * 4 * config.gdn_channels * sum(config.recurrent)
     states = wish.sequences * (census.state_bytes // 2 + columns)
     dense = census.stored_bytes - (0 if census.tied else census.embed.bytes)
-    work = CHUNK * work_token_bytes(config)
-    fixed = PROCESS + work + dense + states
     least = sum(2 * config.experts_used * shape.record for shape in census.experts)
-    room = limit - fixed - least
+    rest = limit - PROCESS - dense - states
+    chunk = _chunk(census, rest)
+    work = chunk * work_token_bytes(config)
+    room = rest - work - least
     if room < PAGE * each:
         raise Short(
-            f"{size_text(fixed + least + PAGE * each)} of RAM are needed (what every token reads {size_text(dense)}, "
+            f"{size_text(limit - room + PAGE * each)} of RAM are needed (what every token reads {size_text(dense)}, "
             f"a few experts {size_text(least)}, state and the process {size_text(states + PROCESS + work)}) and "
             f"{size_text(limit)} may be used"
         )
@@ -40,12 +41,7 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
         most = beside if beside >= USUAL_CONTEXT * each else min(room // 4, USUAL_CONTEXT * each)
     context, notes = context_of(census, wish, most // each, "RAM")
     kv_tokens = max(context, min(wish.sequences * context, beside // 2 // each))
-    left = limit - fixed - kv_tokens * each
-    chunk = CHUNK
-    if left < census.expert_bytes:  # each pass may read them all
-        chunk = next((n for n in CHUNKS if n > CHUNK and n * work_token_bytes(config) <= left // WORK_SHARE), CHUNK)
-        left -= (chunk - CHUNK) * work_token_bytes(config)
-        work = chunk * work_token_bytes(config)
+    left = rest - work - kv_tokens * each
     experts = min(census.expert_bytes, left)
     prefix = prefix_budget(left - experts)
     parts = (
@@ -76,3 +72,12 @@ def plan_cpu(census: Census, machine: Machine, wish: Wish) -> Plan:
         boxes=(Box("RAM", limit, parts), ssd_box(census, machine, census.expert_bytes - experts)),
         notes=notes,
     )
+
+
+def _chunk(census: Census, rest: int) -> int:
+    """Prompt tokens a pass. Where not all experts are in RAM each pass may read them, so longer ones are better as far
+    as their activations take a small part of the rest."""
+    each = work_token_bytes(census.config)
+    if rest >= census.expert_bytes + CHUNK * each:
+        return CHUNK
+    return next((tokens for tokens in CHUNKS if tokens * each <= rest // WORK_SHARE), CHUNKS[-1])
