@@ -46,14 +46,20 @@ def _four_halves(word, scale, FORM: tl.constexpr):
 
 
 @triton.jit
-def _cells(codes, scales, row, factor, D: tl.constexpr, GROUPS: tl.constexpr, N: tl.constexpr, FORM: tl.constexpr):
-    """Rows `row` [N] of the cache times factor, as float16 [N, D]. 127 of a scale are the largest half at most."""
+def _fetch(codes, scales, row, D: tl.constexpr, GROUPS: tl.constexpr):
+    """Rows `row` [N] of the cache on their way: words of four codes [N, GROUPS, D/4/GROUPS], scales [N, GROUPS]."""
     words: tl.constexpr = D // GROUPS // 4
     g = tl.arange(0, GROUPS)
     place = row[:, None, None] * (D // 4) + g[None, :, None] * words + tl.arange(0, words)[None, None, :]
     word = tl.load(codes.to(tl.pointer_type(tl.int32)) + place)
-    scale = tl.minimum(tl.load(scales + (row[:, None] * GROUPS + g[None, :])) * factor, 515.0)
-    value = _four_halves(word, scale[:, :, None], FORM)
+    return word, tl.load(scales + (row[:, None] * GROUPS + g[None, :]))
+
+
+@triton.jit
+def _numbers(fetched, factor, D: tl.constexpr, N: tl.constexpr, FORM: tl.constexpr):
+    """What was fetched times factor, as float16 [N, D]. 127 of a scale are the largest half at most."""
+    word, scale = fetched
+    value = _four_halves(word, tl.minimum(scale * factor, 515.0)[:, :, None], FORM)
     return tl.reshape(tl.join(tl.join(value[0], value[2]), tl.join(value[1], value[3])), [N, D])
 
 
@@ -110,30 +116,47 @@ def _attend_all(
     for cells in tl.range(0, end, TILE, num_stages=STAGES):
         page = tl.load(pages + cells // PAGE).to(tl.int64)
         base = (page * KV_HEADS + kv) * 2 * PAGE + cells % PAGE
-        keys = _cells(codes, scales, base + cell, 1.0, D, GROUPS, TILE, FORM)
+        keys = _numbers(_fetch(codes, scales, base + cell, D, GROUPS), 1.0, D, TILE, FORM)
         score = tl.dot(queries, tl.trans(keys))
         wanted = (cells + cell)[None, :] <= position[:, None]
         if MARKED:
             word = tl.load(marks + t * mark_stride + cells // (32 * RATIO))
             wanted &= ((word[:, None] >> ((cells + cell) // RATIO % 32)[None, :]) & 1) != 0
         share, top, weight, mixed = _weighed(score, wanted, top, weight, mixed)
-        values = _cells(codes, scales, base + PAGE + cell, VALUE, D, GROUPS, TILE, FORM)
+        values = _numbers(_fetch(codes, scales, base + PAGE + cell, D, GROUPS), VALUE, D, TILE, FORM)
         mixed = tl.dot(share.to(tl.float16), values, acc=mixed)
     answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
     tl.store(out + place, answer.to(tl.float16), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["slot", "start"])
+def _locate(
+    blocks, chosen, rows, pages, page_stride, slot, start,
+    KV_HEADS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """The cache's row of the first cell of each of a token's blocks, then of its tail, to rows [T, SIZE]."""
+    t = tl.program_id(0)
+    last = start + t
+    i = tl.arange(0, SIZE)
+    count = tl.load(chosen + t)
+    block = tl.load(blocks + t * BUDGET + i, mask=i < count, other=0)
+    cell = tl.where(i < count, block, tl.minimum((last + 1) // RATIO, last // RATIO)) * RATIO
+    page = tl.load(pages + slot.to(tl.int64) * page_stride + cell // PAGE)
+    tl.store(rows + t * SIZE + i, page * (KV_HEADS * 2 * PAGE) + cell % PAGE)
+
+
+@triton.jit(do_not_specialize=["start"])
 def _attend_chosen(
-    q, gate, out, blocks, chosen, pages, page_stride, codes, scales, slot, start, scale,
+    q, gate, out, rows, chosen, codes, scales, start, scale,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
-    PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, TILE: tl.constexpr, VALUE: tl.constexpr,
-    STAGES: tl.constexpr, FORM: tl.constexpr,
+    PAGE: tl.constexpr, RATIO: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, VALUE: tl.constexpr,
+    FORM: tl.constexpr,
 ):  # fmt: skip
     """One token's chosen blocks and its tail, for the query heads of one key/value head."""
     t, kv = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = start + tl.program_id(0)
     count = tl.load(chosen + t)
+    tail = (position + 1) % RATIO  # its cells
     h = tl.arange(0, GROUP_ROWS)
     d = tl.arange(0, D)
     head = (t * KV_HEADS + kv) * GROUP + tl.minimum(h, GROUP - 1)
@@ -142,24 +165,23 @@ def _attend_chosen(
     top = tl.full([GROUP_ROWS], -1.0e30, tl.float32)
     weight = tl.zeros([GROUP_ROWS], tl.float32)
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
-    pages += slot.to(tl.int64) * page_stride
-    blocks += t * BUDGET
     EACH: tl.constexpr = TILE // RATIO
-    for first in tl.range(0, count + 1, EACH, num_stages=STAGES):
-        i = first + tl.arange(0, EACH)
-        block = tl.load(blocks + i, mask=i < count, other=0)
-        block = tl.where(i < count, block, (position + 1) // RATIO)
-        page = tl.load(pages + tl.minimum(block, position // RATIO) * RATIO // PAGE).to(tl.int64)
-        base = (page * KV_HEADS + kv) * 2 * PAGE + block * RATIO % PAGE
-        r = tl.arange(0, RATIO)
-        row = tl.reshape(base[:, None] + r[None, :], [TILE])
-        cell = tl.reshape(tl.where(i <= count, block, position + 1)[:, None] * RATIO + r[None, :], [TILE])
-        live = cell <= position
-        keys = _cells(codes, scales, row, 1.0, D, GROUPS, TILE, FORM)
-        score = tl.dot(queries, tl.trans(keys))
-        share, top, weight, mixed = _weighed(score, live[None, :], top, weight, mixed)
-        values = _cells(codes, scales, row + PAGE, VALUE, D, GROUPS, TILE, FORM)
-        mixed = tl.dot(share.to(tl.float16), values, acc=mixed)
+    i = tl.arange(0, EACH)
+    r = tl.arange(0, RATIO)
+    rows += t * SIZE + i
+    codes += kv * 2 * PAGE * D
+    scales += kv * 2 * PAGE * GROUPS
+    ahead = tl.load(rows)
+    for first in tl.range(0, count + 1, EACH, num_stages=1):
+        row = tl.reshape(ahead[:, None] + r[None, :], [TILE])
+        key = _fetch(codes, scales, row, D, GROUPS)
+        value = _fetch(codes, scales, row + PAGE, D, GROUPS)
+        ahead = tl.load(rows + tl.minimum(first + EACH, SIZE - EACH))
+        whole = first + i < count
+        wanted = tl.reshape(whole[:, None] | ((first + i == count)[:, None] & (r < tail)[None, :]), [TILE])
+        score = tl.dot(queries, tl.trans(_numbers(key, 1.0, D, TILE, FORM)))
+        share, top, weight, mixed = _weighed(score, wanted[None, :], top, weight, mixed)
+        mixed = tl.dot(share.to(tl.float16), _numbers(value, VALUE, D, TILE, FORM), acc=mixed)
     answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
     tl.store(out + place, answer.to(tl.float16), mask=(h < GROUP)[:, None])
 
@@ -174,7 +196,6 @@ class Cut:
     stages: int = 3
     chosen: int = 64
     chosen_warps: int = 4
-    chosen_stages: int = 1
 
 
 DENSE = 8192  # cells up to which all are read
@@ -200,10 +221,16 @@ def attend_prompt(
     }  # fmt: skip
     if blocks is not None and end > DENSE:
         assert chosen is not None
+        size = power_of_two(blocks.shape[1] + 1)
+        rows = torch.empty(tokens, size, dtype=torch.int32, device=q.device)
+        _locate[(tokens,)](
+            blocks, chosen, rows, *where[:2], *where[4:],
+            KV_HEADS=kv_heads, PAGE=PAGE, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
+        )  # fmt: skip
         _attend_chosen[(tokens, kv_heads)](
-            q, gate, out, blocks, chosen, *where, 1 / math.sqrt(dim),
-            GROUP_ROWS=max(16, power_of_two(group)), BUDGET=blocks.shape[1], TILE=cut.chosen,
-            STAGES=cut.chosen_stages, num_warps=cut.chosen_warps, **sizes,
+            q, gate, out, rows, chosen, memory.codes, memory.scales, columns.start, 1 / math.sqrt(dim),
+            GROUP_ROWS=max(16, power_of_two(group)), SIZE=size, TILE=min(cut.chosen, size * ratio),
+            num_warps=cut.chosen_warps, **sizes,
         )  # fmt: skip
         return Halves(out)
     marks, stride = out, 0
@@ -214,9 +241,9 @@ def attend_prompt(
         _mark[(tokens,)](
             blocks, chosen, marks, columns.start, tokens, stride, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
         )  # fmt: skip
-    rows = max(cut.rows, power_of_two(group))
-    _attend_all[(kv_heads, -(-tokens // (rows // group)))](
+    height = max(cut.rows, power_of_two(group))
+    _attend_all[(kv_heads, -(-tokens // (height // group)))](
         q, gate, out, marks, stride, *where, tokens, 1 / math.sqrt(dim),
-        MARKED=stride > 0, ROWS=rows, TILE=cut.tile, STAGES=cut.stages, num_warps=cut.warps, **sizes,
+        MARKED=stride > 0, ROWS=height, TILE=cut.tile, STAGES=cut.stages, num_warps=cut.warps, **sizes,
     )  # fmt: skip
     return Halves(out)
