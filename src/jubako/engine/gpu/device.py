@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .executor import GpuExecutor
 
 log = logging.getLogger(__name__)
-RESERVE = 1 << 30  # bytes of the card left for activations, graphs and the driver
-CONTEXT = 1 << 29  # of these, what the driver takes before anything is allocated
+RESERVE = 2 << 30  # bytes of the card left for activations of 4,096 tokens, graphs and kernels
+CONTEXT = 3 << 28  # of these, what the driver takes before anything is allocated
 _NODES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # a driver's device files: NVIDIA's, AMD's, and those of WSL
 
 
@@ -86,8 +86,13 @@ def gpu_executor(
     if len(devices) > 1:
         from .several import cards_executor
 
-        return cards_executor(network, devices, [free_bytes(device, vram) for device in devices], kv_bits, context,
-                              sequences, every=gpus is not None)  # fmt: skip
+        rooms = [free_bytes(device, vram) for device in devices]
+        try:
+            return cards_executor(network, devices, rooms, kv_bits, context, sequences, every=gpus is not None)
+        except MachineError as error:
+            most = rooms.index(max(rooms))
+            log.warning("%s: GPU %d and main memory are used", error, devices[most].index)
+            devices = [devices[most]]
     device = devices[0]
     import torch
 

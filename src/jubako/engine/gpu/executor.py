@@ -164,10 +164,18 @@ class GpuExecutor:
         try:
             result = self._read_prompt(ids, state, last_only)
         except torch.cuda.OutOfMemoryError as error:
-            self.chunk = max(LEAST_CHUNK, self.chunk // 2)
+            self._read_less()
             raise too_little(self.devices, f"reading {len(ids)} tokens at once", error) from error
         state.read(len(ids))
         return result
+
+    def _read_less(self) -> None:
+        """Read prompts in shorter chunks from now on."""
+        if len(self.cards) > 1:
+            self.piece = max(LEAST_CHUNK, self.piece // 2)
+            self.chunk = PIECES * self.piece
+        else:
+            self.chunk = max(LEAST_CHUNK, self.chunk // 2)
 
     def _read_prompt(self, ids: Sequence[int], state: GpuState, last_only: bool) -> np.ndarray:
         ops, length = self.ops, self.piece if len(self.cards) > 1 else len(ids)

@@ -106,7 +106,7 @@ def cards_executor(
 
     speeds = [speed(device) for device in devices]
     fast = [place for place, own in enumerate(speeds) if own >= SLOW * max(speeds)]
-    if not every and 1 < len(fast) < len(devices):
+    if not every and len(fast) < len(devices):
         some, theirs = [devices[place] for place in fast], [rooms[place] for place in fast]
         try:
             return cards_executor(network, some, theirs, kv_bits, context, sequences, True)
@@ -137,8 +137,14 @@ def cards_executor(
     finally:
         for source in sources:
             source.close()
-    executor.prepare(prompts=(executor.piece + 64,))
-    return executor
+    while True:
+        piece = executor.piece
+        try:
+            executor.prepare(prompts=(piece + 64,))
+            return executor
+        except MachineError:  # too little room: what is tried next is shorter
+            if executor.piece == piece:
+                raise
 
 
 def _names(devices: Sequence[torch.device]) -> str:
