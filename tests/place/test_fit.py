@@ -128,11 +128,21 @@ def test_memory_that_others_hold_is_not_planned_with() -> None:
 
 
 def test_two_cards_share_the_layers() -> None:
-    plan = make_plan(census(), machine(2), Wish(vram=20 * GB, ram=100 * GB))
+    plan = make_plan(census(), machine(2), Wish(vram=40 * GB, ram=100 * GB))
     kept(plan)
     assert [(card.first, card.last) for card in plan.cards] == [(0, 24), (24, 49)]
-    assert plan.slots == (plan.slots[0],) * 24 + (plan.slots[-1],) * 25 and plan.slots[0] >= plan.slots[-1] > 0
+    assert plan.resident and plan.slots == (512,) * 49
     assert {box.name for box in plan.boxes} == {"VRAM 0", "VRAM 1", "RAM", "SSD"}
+
+
+def test_cards_that_do_not_hold_it_together_leave_one_with_main_memory() -> None:
+    plan = make_plan(census(), machine(2), Wish(vram=20 * GB, ram=100 * GB))
+    kept(plan)
+    assert [card.index for card in plan.cards] == [0] and "GPU 0 and main memory" in plan.notes[0]
+    one = make_plan(census(), machine(2), Wish(vram=80 * GB))
+    assert [card.index for card in one.cards] == [0] and one.resident
+    both = make_plan(census(), machine(2), Wish(vram=80 * GB, gpus=(1, 0)))
+    assert [card.index for card in both.cards] == [1, 0]
 
 
 def test_several_sequences_have_their_states_and_share_the_cache() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from .census import Census
@@ -50,15 +51,19 @@ def _cards(machine: Machine, wish: Wish) -> tuple[int, ...]:
 
 
 def _on_cards(census: Census, machine: Machine, wish: Wish, cards: tuple[int, ...]) -> Plan:
-    """The first card alone if it holds everything, unless cards were named; else all of them."""
-    if wish.gpus is None and len(cards) > 1:
-        try:
-            first = plan_cards(census, machine, wish, cards[:1])
-        except Short:
-            first = None
-        if first is not None and first.resident:
-            return first
-    return plan_cards(census, machine, wish, cards)
+    """The first card alone if it holds everything, unless several were named; several if they do together; else the
+    one with most memory free, with main memory beside it."""
+    if len(cards) == 1:
+        return plan_cards(census, machine, wish, cards)
+    for few in (cards[:1], cards) if wish.gpus is None else (cards,):
+        with suppress(Short):
+            plan = plan_cards(census, machine, wish, few)
+            if plan.resident:
+                return plan
+    largest = max(cards, key=lambda number: machine.cards[number].free)
+    plan = plan_cards(census, machine, wish, (largest,))
+    note = f"Together the {len(cards)} GPUs do not hold it all: GPU {largest} and main memory are used."
+    return replace(plan, notes=(note, *plan.notes))
 
 
 def _predicted(census: Census, machine: Machine, plan: Plan) -> Plan:
