@@ -163,11 +163,13 @@ class GpuOps:
 
     def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor | Quantised | Halves:
         """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
-        if columns.parts is not None:
-            projected = linear.linear_many(layer.projections, mixed)
-            return gdn.gdn_columns(layer, projected, memory, columns, self.config.eps)
-        projected = linear.linear_many_narrow(layer.projections, mixed)
-        return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps, WIDE)
+        if isinstance(mixed, Halves):
+            narrow = linear.linear_many_narrow(layer.projections, mixed)
+            return gdn_chunk.gdn_prompt(layer, narrow, memory, columns, self.config.eps, WIDE)
+        projected = linear.linear_many(layer.projections, mixed)
+        if columns.parts is None:
+            return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps)
+        return gdn.gdn_columns(layer, projected, memory, columns, self.config.eps)
 
     def attention(
         self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns, choose: Choose | None = None
