@@ -12,7 +12,7 @@ from .machine import CardRates, Machine
 from .plan import Box, Card, Part, Plan, Wish
 from .predict import Holding, absent_rates, card_prompt, card_step
 from .routing import skewed
-from .shares import PAGE, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
+from .shares import PAGE, USUAL_CONTEXT, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
 from .sizes import size_text
 
 RESERVE = 400 << 20  # bytes of a card left to the driver and a desktop
@@ -65,7 +65,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
     if ram < HOST + few_experts and beside < 0:
         needed = size_text(HOST + few_experts)
         raise Short(f"{needed} of RAM are needed beside the card and {size_text(ram)} may be used")
-    share = max(room // KV_SHARE, beside)
+    share = beside if beside >= USUAL_CONTEXT * each else room // KV_SHARE
     context, notes = context_of(census, wish, (share if wish.context is None else room) // each, "VRAM")
     kv_tokens = max(context, min(wish.sequences * context, share // each))
     experts = min(census.expert_bytes, ram - HOST)

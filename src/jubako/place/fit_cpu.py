@@ -6,13 +6,12 @@ from .budget import CHUNKS, work_token_bytes
 from .census import Census
 from .machine import Machine
 from .plan import Box, Part, Plan, Wish
-from .shares import PAGE, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
+from .shares import PAGE, USUAL_CONTEXT, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
 from .sizes import size_text
 
 PROCESS = 160 << 20  # bytes of the process itself
 CHUNK = 512  # prompt tokens a pass where all experts are in RAM
 WORK_SHARE = 8  # one part in so many of the rest for activations, where longer chunks spare reads of the SSD
-USUAL_CONTEXT = 65_536  # tokens, where nobody asks for so many and experts have to give way for more
 OPEN_COLUMNS = 16  # that a GDN state keeps apart until a step is decided
 
 

@@ -8,6 +8,7 @@ from .memory import KEEP_FREE
 from .plan import Box, Part, Wish
 
 PAGE = 64  # tokens
+USUAL_CONTEXT = 65_536  # tokens, where nobody asks for so many and experts would have to give way for more
 PREFIX_SHARE, PREFIX_MOST = 8, 8 << 30  # of the RAM that is left, for kept states
 
 
