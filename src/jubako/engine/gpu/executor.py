@@ -35,6 +35,7 @@ from .step import Steps
 from .swaps import Swaps
 
 READY = range(1, 9)  # widths of steps and of drafts' catching up that are captured at the start
+SHORT = 3 * STEP_COLUMNS  # tokens of a prompt that steps read sooner than all of the absent experts come to the card
 LEAST_CHUNK = 512  # tokens of a prompt's chunk after memory ran out
 PROMPT_ROWS = 64  # prompt chunks are multiples of it; a shorter rest of up to 16 tokens is read as a step
 PIECES = 8  # of a chunk on several cards: the first is read by one card alone, and so is the last
@@ -155,8 +156,9 @@ class GpuExecutor:
         if len(self.cards) > 1 and rest and len(ids) > self.piece and rest <= STEP_COLUMNS:
             read = [self.forward(part, state, last_only=last_only) for part in (ids[:-rest], ids[-rest:])]
             return read[1] if last_only else np.concatenate(read)
-        if len(ids) > self.chunk:
-            parts = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
+        length = STEP_COLUMNS if self.ops.boxes is not None and len(ids) <= SHORT else self.chunk
+        if len(ids) > length:
+            parts = [ids[start : start + length] for start in range(0, len(ids), length)]
             read = [self.forward(part, state, last_only=last_only) for part in parts]
             return read[-1] if last_only else np.concatenate(read)
         state.reserve(state.position + len(ids))
