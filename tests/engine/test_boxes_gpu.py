@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -61,8 +63,12 @@ class Small:
 
 
 @pytest.fixture(scope="module")
-def small() -> Small:
-    return Small()
+def small() -> Iterator[Small]:
+    """Its threads wait busily while the interpreter steps: on a machine of two cores the pool must be small."""
+    threads = _cpu.threads()
+    _cpu.set_threads(1)
+    yield Small()
+    _cpu.set_threads(threads)
 
 
 def read(executor: GpuExecutor) -> np.ndarray:
@@ -92,14 +98,15 @@ def check_tables(boxes: Boxes) -> None:
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Experts change places at every occasion."""
     monkeypatch.setattr(swaps, "EVERY", 1)
+    monkeypatch.setattr(swaps, "TOGETHER", 2)
     monkeypatch.setattr("jubako.place.heat.BEYOND_CHANCE", 0.0)
 
 
 @pytest.mark.skipif(not CUDA, reason="a dozen steps take the interpreter minutes; the next test does a layer's half")
 def test_logits_do_not_depend_on_where_experts_lie(small: Small, eager: None) -> None:
-    """A third of the experts in slots, others taking their places between steps, some fetched for a moment."""
+    """A few of the experts in slots, others taking their places between steps, some fetched for a moment."""
     want = read(small.executor())
-    boxes = small.boxes(8)
+    boxes = small.boxes(4)
     executor = small.executor(boxes)
     for share in (0.0, 0.5, 1.0):
         boxes.share(share)
@@ -108,14 +115,13 @@ def test_logits_do_not_depend_on_where_experts_lie(small: Small, eager: None) ->
     boxes.close()
 
 
-@pytest.mark.parametrize("slots", [0, 8])
-def test_bits_do_not_depend_on_where_experts_lie(small: Small, slots: int, eager: None) -> None:
+def test_bits_do_not_depend_on_where_experts_lie(small: Small, eager: None) -> None:
     """The experts of both layers for one token after the other, while they change places; half of the absent ones are
     fetched."""
-    network, rng = small.network, np.random.default_rng(slots)
+    network, rng = small.network, np.random.default_rng(4)
     chosen, hidden = network.config.experts_used, network.config.hidden
     layers = [layer.experts for layer in network.layers]
-    boxes = small.boxes(slots)
+    boxes = small.boxes(4)
     moving = Swaps(boxes, Heat(2, 12, chosen))
     boxes.share(0.5)
     own = layers[0]
@@ -145,7 +151,7 @@ def test_bits_do_not_depend_on_where_experts_lie(small: Small, slots: int, eager
             assert got.cpu().numpy().tobytes() == want.tobytes()
     assert int(boxes.counts.sum()) == 3 * 2 * chosen
     assert boxes.threads.experts > 0
-    assert (moving.swapped > 0) == (slots > 0) and (slots == 0 or not np.array_equal(boxes.residents.where, before))
+    assert moving.swapped > 0 and not np.array_equal(boxes.residents.where, before)
     boxes.close()
 
 
