@@ -59,9 +59,11 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
     cards, ram = _cards(census, wish, rates, numbers), ram_limit(machine, wish)
     each = census.kv_token_bytes(wish.kv_bits, card=True)
     states = census.fixed_bytes(wish.sequences, 0)
-    room = _room(census, cards, states, PAGE * each)
+    rooms = _rooms(census, cards, states, PAGE * each)
+    room = sum(rooms)
     few_experts = sum(2 * config.experts_used * shape.record for shape in census.experts)
-    beside = room - config.experts * sum(card.slots for card in cards)  # what all experts in slots would leave
+    # what all experts in slots would leave for keys and values, which are spread evenly
+    beside = min(int((own - config.experts * c.slots) / c.share) for c, own in zip(cards, rooms, strict=True))
     if ram < HOST + few_experts and beside < 0:
         needed = size_text(HOST + few_experts)
         raise Short(f"{needed} of RAM are needed beside the card and {size_text(ram)} may be used")
@@ -136,17 +138,17 @@ def _cards(census: Census, wish: Wish, rates: Sequence[CardRates], numbers: Sequ
     return cards
 
 
-def _room(census: Census, cards: Sequence[_Card], states: int, least_kv: int) -> int:
-    """Bytes of all cards beside the least that each needs. Raises Short where one lacks it."""
-    room = 0
+def _rooms(census: Census, cards: Sequence[_Card], states: int, least_kv: int) -> list[int]:
+    """Bytes of each card beside the least that it needs. Raises Short where one lacks it."""
+    rooms = []
     for card in cards:
         least = card.dense + int(states * card.share) + _work(CHUNKS[-1])
         least += _ring_bytes(census, card)
         if card.limit < least + least_kv:
             needed = size_text(least + least_kv)
             raise Short(f"{needed} of video memory are needed and {size_text(card.limit)} may be used")
-        room += card.limit - least
-    return room
+        rooms.append(card.limit - least)
+    return rooms
 
 
 def _work(chunk: int) -> int:
@@ -176,7 +178,8 @@ def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> l
         if min(left) >= 0 or chunk == CHUNKS[-1]:
             slots = (min(wanted, max(free, 0) // max(c.slots, 1)) for c, free in zip(cards, left, strict=True))
             found.append(_Rest(chunk, work, min(count, RING), tuple(slots)))
-    return found
+    whole = [rest for rest in found if not rest.ring]
+    return whole if whole and len(cards) > 1 else found
 
 
 def _per_layer(cards: Sequence[_Card], rest: _Rest) -> tuple[int, ...]:
