@@ -132,6 +132,20 @@ def test_drafts_are_the_reference_layers(tiny: Path, golden: Mapping[str, np.nda
     assert drafts[0] == int(golden["0.mtp_argmax"][len(ids) - 2])
 
 
+@pytest.mark.skipif(not CUDA, reason="a prompt takes the interpreter minutes")
+def test_a_prompt_in_chunks_is_the_prompt(tiny: Path, golden: Mapping[str, np.ndarray]) -> None:
+    """With the draft layer, which reads each chunk's first token beside the streams of the chunk before."""
+    executor = open_tiny(tiny, "tiny-bf16.gguf", "tiny-mtp.gguf")
+    ids = golden["0.ids"].tolist()
+    states = [executor.new_state(CONTEXT) for _ in range(2)]
+    whole = executor.forward(ids, states[0], last_only=True)
+    executor.chunk = 64
+    pieces = executor.forward(ids, states[1], last_only=True)
+    assert np.abs(pieces - whole).max() <= 5e-2 * np.abs(whole).max()
+    wishes = [DraftWish(int(whole[0].argmax()), state, 1) for state in states]
+    assert len({drafts[0] for [drafts] in (executor.draft([wish]) for wish in wishes)}) == 1
+
+
 @pytest.mark.skipif(not CUDA, reason="whole answers take the interpreter hours")
 @pytest.mark.parametrize("prompt", range(3))
 def test_text_is_the_same_whatever_is_drafted(tiny: Path, golden: Mapping[str, np.ndarray], prompt: int) -> None:
