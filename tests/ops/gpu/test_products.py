@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from block_rows import TYPES
+from block_rows import TYPES, rows_of, weight
 from gpu_weights import activations, both, same_bits
 
 from jubako import _cpu
 from jubako.arch.tensor import Tensor
 from jubako.ops.gpu.activation import quantize
-from jubako.ops.gpu.linear import linear, linear_combine, linear_many
-from jubako.ops.gpu.matrix import projections
+from jubako.ops.gpu.embed import decode
+from jubako.ops.gpu.linear import launch, linear, linear_combine, linear_many
+from jubako.ops.gpu.matrix import Matrix, projections
+from jubako.ops.gpu.tiles import TILED, to_tiles
 from jubako.quant import BY_NAME
+from jubako.quant import decode as decode_blocks
 from jubako.quant.types import BlockType
 
 FLOATS = ("F32", "F16", "BF16")
@@ -43,6 +46,30 @@ def test_columns_are_independent(name: str, device: torch.device) -> None:
     x[3, 40] = torch.nan
     got = linear(m, x)
     assert got[3].isnan().all() and torch.equal(got[4:], alone[4:])
+
+
+@pytest.mark.parametrize("rows, cols, tokens", [(21, 512, 1), (16, 256, 3), (40, 768, 6), (9, 256, 16)])
+def test_tiles_have_the_bits_of_the_cpu(rows: int, cols: int, tokens: int, device: torch.device) -> None:
+    """In parts of their columns and beside rows of another type, too."""
+    raw = rows_of("Q8_0", (rows,), cols, 3)
+    tiles = Matrix(to_tiles(torch.from_numpy(raw).to(device)), TILED, rows, cols)
+    x = activations(tokens, cols)
+    read = quantize(torch.from_numpy(x).to(device))
+    want = _cpu.linear(weight("Q8_0", raw), x)
+    assert same_bits(linear(tiles, read), want)
+    beside, plain = both("Q4_K", 11, cols, device)
+    out = torch.empty(tokens, rows + 11, device=device)
+    launch((tiles, beside), read, out)
+    assert same_bits(out, np.concatenate([want, _cpu.linear(plain, x)], 1))
+    parts = torch.empty(cols // 256, tokens, rows, device=device)
+    launch((tiles,), read, parts, len(parts))
+    for u in range(len(parts)):
+        unit = np.ascontiguousarray(raw[:, u * 272 : (u + 1) * 272])
+        assert same_bits(
+            parts[u], _cpu.linear(weight("Q8_0", unit), np.ascontiguousarray(x[:, 256 * u : 256 * u + 256]))
+        )
+    numbers = decode(tiles, torch.empty(rows, cols, device=device))
+    assert same_bits(numbers, decode_blocks("Q8_0", raw))
 
 
 def test_longer_rows_of_weights(device: torch.device) -> None:

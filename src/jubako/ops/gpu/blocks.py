@@ -11,7 +11,18 @@ import triton
 import triton.language as tl
 
 from .integer import in_register, look_up, look_up_addends
-from .kinds import addend_word, blocks_per_d, bytes_before, d_bytes, has_table, has_width, is_, sub_bytes, table_word
+from .kinds import (
+    addend_word,
+    blocks_per_d,
+    bytes_before,
+    d_bytes,
+    has_table,
+    has_width,
+    in_tiles,
+    is_,
+    sub_bytes,
+    table_word,
+)
 
 
 @triton.jit
@@ -44,6 +55,11 @@ def fetch_blocks(
         step = 0
     size = rows * blocks
     nothing = tl.zeros_like(lane)
+    if in_tiles(TYPE):
+        pair = ((row // 8 * (blocks // 8) + unit) * 4 + j // 2) * 8 + row % 8
+        codes = base.to(tl.pointer_type(tl.int32)) + (pair * 16 + j % 2 * 2 + tl.arange(0, 4)[None, None, :] * 4)
+        d = narrow(base + tl.cdiv(rows, 16) * 16 * blocks * 32, pair * 2 + j % 2, 0, 2)
+        return tl.load(codes), tl.load(codes + 1), nothing, nothing, nothing, nothing, d
     first, second, high, low, bit, sub, d = nothing, nothing, nothing, nothing, nothing, nothing, nothing
     if has_width(TYPE, 8):
         first = tl.load(words(base, lane, 8) + step * 4)

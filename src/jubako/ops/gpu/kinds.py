@@ -9,6 +9,7 @@ import triton
 
 from ...quant import BY_NAME, fp4, iq4
 from .planar import LAYOUTS, Layout
+from .tiles import TILED
 
 # How the sub-scales multiply, as in csrc/kernels/units.h
 BLOCK, GROUP, TWO_FLOATS = 0, 1, 2
@@ -98,12 +99,19 @@ _FIELDS = {
     BY_NAME[name].id: _Fields(name, kind, LAYOUTS[name], _words(kind.table), _words(_addends(kind.table)))
     for name, kind in _KINDS.items()
 }
+_FIELDS[TILED.id] = _Fields(TILED.name, Kind(), LAYOUTS["Q8_0"], (), ())
 
 
 @triton.constexpr_function
 def is_(number: int, *names: str, fields: dict[int, _Fields] = _FIELDS) -> bool:
     """Whether the type is one of these."""
     return fields[number].name in names
+
+
+@triton.constexpr_function
+def in_tiles(number: int, tiled: int = TILED.id) -> bool:
+    """Whether the matrix lies in tiles (tiles.py)."""
+    return number == tiled
 
 
 @triton.constexpr_function

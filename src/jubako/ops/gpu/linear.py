@@ -18,6 +18,8 @@ from .launch import COLUMNS
 from .matrix import Matrix, Projections
 from .products import fetch_units, lane_rows, meet_groups, nothing, tree
 from .target import interpreted, release, target, wait
+from .tensor import tile_products, tile_tree
+from .tiles import TILED, padded
 
 Input = torch.Tensor | Quantised | prompt.Halves  # [T, K]
 
@@ -132,6 +134,45 @@ def linear_kernel(
         )  # fmt: skip
 
 
+@triton.jit
+def tile_kernel(
+    base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks,
+    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride,
+    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, WARPS: tl.constexpr, SECOND: tl.constexpr,
+    SECOND_STEP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, split): sixteen rows of a matrix in tiles; 4·WARPS rows of a second one, if any, come first.
+
+    Split i takes UNITS units and writes to out + i·split_stride.
+    """
+    release(OVERLAP)
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    out += split.to(tl.int64) * split_stride
+    if tile >= second_tiles:
+        top = (tile - second_tiles) * 16
+        sums = tile_products(
+            base, rows, blocks // 8, top, (q, d, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, FORM, OVERLAP
+        )
+        row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
+        for c in tl.static_range(FOURS):
+            y = tile_tree(sums[c])
+            if SCALED:
+                y *= tl.load(scale + tl.minimum(row, rows - 1))
+            column = 4 * c + tl.arange(0, 4)[:, None, None]
+            tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=(row < rows) & (column < tokens))
+    elif SECOND >= 0:
+        x = (q, d, s, numbers, x_blocks, x_valid)
+        for c in tl.static_range(FOURS):
+            token = split * 0 + 4 * c
+            row_tile(
+                second_base, second_scale, second_rows, blocks, tile, x, token, tokens, out + rows, out_stride, out,
+                split * UNITS, UNITS, SECOND_STEP, 4 * WARPS, 1, COLUMNS, SECOND, True, EVEN, SCALED, 0, FORM,
+                OVERLAP,
+            )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Shape:
     """How a product is cut: rows of a group, units fetched together, groups and columns of a program, rows of a group
@@ -181,6 +222,9 @@ def launch(
     """
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
     units = -(-first.blocks // 8) // splits
+    if first.type is TILED and x.fine and inject is None and x.valid >= first.blocks:
+        launch_tiles(matrices, x, out, splits, units)
+        return
     shape = shape or shape_of(first, units, x.tokens)
     second_tiles = -(-second.rows // shape.rows) if len(matrices) > 1 else 0
     all_tiles = second_tiles - (-first.rows // (shape.rows * shape.groups))
@@ -197,6 +241,27 @@ def launch(
         EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
         SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form_of(shape.columns),
         OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
+    )  # fmt: skip
+
+
+def launch_tiles(matrices: Sequence[Matrix], x: Quantised, out: torch.Tensor, splits: int, units: int) -> None:
+    """`launch` of a matrix in tiles. Few rows: the block pairs of a unit go over four warps, else over two."""
+    first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
+    warps = 2 if first.rows >= 8192 else 4
+    second_tiles = -(-second.rows // (4 * warps)) if len(matrices) > 1 else 0
+    scaled = first.scale is not None or second.scale is not None
+    to = target(out.device)
+    columns = min(triton.next_power_of_2(x.tokens), 4)
+    fours = triton.next_power_of_2(-(-x.tokens // 4))
+    together = {1: 5 if warps == 2 else 12, 2: 5}.get(fours, 2)  # units, as registers allow
+    tile_kernel[(second_tiles + padded(first.rows) // 16, splits)](
+        first.data, scale_of(first) if scaled else first.data, first.rows,
+        second.data, scale_of(second) if scaled else first.data, second.rows, second_tiles, first.blocks,
+        x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
+        UNITS=units, STEP=divisor(units, together), FOURS=fours,
+        WARPS=warps, SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=divisor(units, 2),
+        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, FORM=to.form, OVERLAP=to.overlap,
+        num_warps=warps, **to.options,
     )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ import torch
 from ...arch.tensor import Tensor
 from ...quant import BlockType
 from .planar import LAYOUTS, repack
+from .target import TENSOR, interpreted, target
+from .tiles import TILED, fits, to_tiles
 
 Source = Callable[[Tensor], torch.Tensor]
 """Gives a tensor's raw blocks uint8 [..., row bytes] on the device."""
@@ -21,7 +23,7 @@ Source = Callable[[Tensor], torch.Tensor]
 class Matrix:
     """Rows of one block type, several file tensors one under the other where they share their input.
 
-    data   planes uint8 (planar.py)
+    data   planes uint8 (planar.py), or tiles (tiles.py) where the type is `tiles.TILED`
     scale  float32 [rows] that products are multiplied by, or None
     """
 
@@ -42,7 +44,9 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        return self.rows * LAYOUTS[self.type.name].row_bytes(self.cols)
+        return self.rows * (
+            self.type.row_bytes(self.cols) if self.type is TILED else LAYOUTS[self.type.name].row_bytes(self.cols)
+        )
 
 
 def upload(tensor: Tensor, device: torch.device) -> torch.Tensor:
@@ -68,7 +72,14 @@ def matrix(tensors: Sequence[Tensor], device: torch.device, source: Source | Non
     if any(t.scale is not None for t in tensors):
         factors = [1.0 if t.scale is None else float(t.scale.reshape(-1)[0]) for t in tensors]
         scale = torch.repeat_interleave(torch.tensor(factors), torch.tensor(rows)).to(device)
+    if fits(kind, cols) and has_tensor_cores(device):
+        return Matrix(to_tiles(raw), TILED, sum(rows), cols, scale)
     return Matrix(repack(kind, raw), kind, sum(rows), cols, scale)
+
+
+def has_tensor_cores(device: torch.device) -> bool:
+    """Whether steps multiply whole blocks at once there; the interpreter does as if."""
+    return interpreted() or target(device).form == TENSOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
