@@ -19,9 +19,12 @@ from jubako.engine.gpu import boxed
 from jubako.engine.gpu.executor import GpuExecutor
 from jubako.errors import MachineError
 from jubako.files import open_model
+from jubako.ops.gpu.boxes import Boxes
+from jubako.ops.gpu.slots import filled
 from jubako.place import store as stores
 from jubako.place.plan import Card, Plan
-from jubako.place.resident import expert_layers, routed
+from jubako.place.resident import expert_layers, routed, tensors_of
+from jubako.place.where import Files
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -55,13 +58,33 @@ def network(tiny: Path, tmp_path: Path) -> Network:
     return load_network(open_model(tmp_path / "model.gguf"))
 
 
+@pytest.mark.parametrize("expert_ram", [1 << 30, 1 << 20])
+def test_slots_hold_what_the_file_holds(network: Network, monkeypatch: pytest.MonkeyPatch, expert_ram: int) -> None:
+    """Slots and a turn of the ring, filled from memory that holds all experts, and from frames that hold a few."""
+    monkeypatch.setattr(stores, "LEAST_FRAMES", 6)
+    layers = expert_layers(network)
+    store = stores.ExpertStore(network, Files(tensors_of(network)), expert_ram)
+    boxes = Boxes(layers, boxed.pinned_experts(store), 2 * len(layers), network.config.experts_used, DEVICE)
+    assert store.whole == boxes.host.fixed == (expert_ram == 1 << 30)
+    wanted = [filled(experts.gate, experts.up, experts.down, DEVICE) for experts in layers]
+    held = [(index, boxes.residents.slots(index)) for index in range(len(layers))]
+    held += [(1, turn) for turn in boxes.stream.turns(1)][1:2]
+    assert sum(int((slots.table >= 0).sum()) for _, slots in held) > 2 * len(layers)
+    for index, slots in held:
+        for expert, slot in enumerate(slots.table.tolist()):
+            for one, other in zip(slots.matrices(max(slot, 0)), wanted[index].matrices(expert), strict=True):
+                assert slot < 0 or torch.equal(one.data[: one.nbytes], other.data[: other.nbytes])
+    boxes.close()
+
+
+@pytest.mark.skipif(not CUDA, reason="takes minutes in the interpreter")
 def test_bits_do_not_depend_on_the_boxes(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     """All experts in main memory; then a few frames there, and the file."""
     monkeypatch.setattr(stores, "LEAST_FRAMES", 6)
     monkeypatch.setattr(boxed, "SMALL_TABLE", 0)
     resident = read(GpuExecutor(network, DEVICE, kv_bits=16, context=CONTEXT, sequences=2))
     told: list[tuple[int, int]] = []
-    for expert_ram in (1 << 30, 1 << 18):
+    for expert_ram in (1 << 30, 1 << 20):
         plan = plan_of(network, expert_ram)
         executor = boxed.boxed_executor(network, DEVICE, plan, progress=lambda *n: told.append(n))
         boxes = executor.ops.boxes
