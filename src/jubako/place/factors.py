@@ -57,11 +57,11 @@ CALIBRATED = Factors(
     cpu_layer_token=54e-6,
     # One H200, docs/performance/gpu.md, 30 November 2026: 4.06 ms for one column, 7.23 for four; 4.89 and 8.27 after
     # 256,000 tokens; 0.2 ms more where the host asks.
-    card_dense=0.40,
-    card_experts=0.40,
+    card_dense=0.425,
+    card_experts=0.425,
     card_cache=0.115,
     card_launches=14,
-    card_column=7.7e-6,
+    card_column=8.3e-6,
     host=0.2e-3,
     # There with 16 cores, the CPU alone: 79 to 96 µs for one absent expert of 2.2 MB, 198 for three, 352 for six.
     absent=0.56,

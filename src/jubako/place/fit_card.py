@@ -20,6 +20,7 @@ FIXED = 700 << 20  # of a card for the context of the driver, kernels and captur
 PER_TOKEN = 260 << 10  # of a card for the activations of one prompt token
 HOST = 2500 << 20  # of main memory for the process, beside experts: torch, the driver's context, pinned buffers
 CHUNKS = (16384, 8192, 4096, 2048, 1024, 512)
+WHOLE_CHUNK = 4096  # the longest where nothing has to be streamed: longer ones gain little then
 TRANSIENT = 16  # slots for what one step needs, beside the pool
 RING = 256  # slots that a prompt's absent experts stream through, and raw records on their way there:
 RAW = 128  # see ops/gpu/stream.py
@@ -171,7 +172,8 @@ def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> l
     rooms = [card.limit - card.dense - int(shared * card.share) for card in cards]
     for chunk in CHUNKS:
         work = _work(chunk)
-        if wanted == count and all(work + count * c.slots <= room for c, room in zip(cards, rooms, strict=True)):
+        fits = all(work + count * c.slots <= room for c, room in zip(cards, rooms, strict=True))
+        if wanted == count and fits and chunk <= WHOLE_CHUNK:
             found.append(_Rest(chunk, work, 0, (count,) * len(cards)))
             continue
         left = [room - work - _ring_bytes(census, c) for c, room in zip(cards, rooms, strict=True)]
@@ -179,7 +181,7 @@ def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> l
             slots = (min(wanted, max(free, 0) // max(c.slots, 1)) for c, free in zip(cards, left, strict=True))
             found.append(_Rest(chunk, work, min(count, RING), tuple(slots)))
     whole = [rest for rest in found if not rest.ring]
-    return whole if whole and len(cards) > 1 else found
+    return whole or found
 
 
 def _per_layer(cards: Sequence[_Card], rest: _Rest) -> tuple[int, ...]:
