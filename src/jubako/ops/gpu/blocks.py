@@ -58,7 +58,7 @@ def fetch_blocks(
     if in_tiles(TYPE):
         pair = ((row // 8 * (blocks // 8) + unit) * 4 + j // 2) * 8 + row % 8
         codes = base.to(tl.pointer_type(tl.int32)) + (pair * 16 + j % 2 * 2 + tl.arange(0, 4)[None, None, :] * 4)
-        d = narrow(base + tl.cdiv(rows, 16) * 16 * blocks * 32, pair * 2 + j % 2, 0, 2)
+        d = narrow(base + tl.cdiv(rows, 16) * 16 * blocks * 32, pair * 2 + j % 2, 0, 2, True)
         return tl.load(codes), tl.load(codes + 1), nothing, nothing, nothing, nothing, d
     first, second, high, low, bit, sub, d = nothing, nothing, nothing, nothing, nothing, nothing, nothing
     if has_width(TYPE, 8):
