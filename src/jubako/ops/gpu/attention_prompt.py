@@ -30,7 +30,7 @@ def _four_halves(word, scale, FORM: tl.constexpr):
     """The signed bytes of word int32 times scale float32, as four tensors of float16."""
     if FORM == 1 or FORM == 4:
         return tl.inline_asm_elementwise(
-            "{.reg .b32 u, a, b, c, s; xor.b32 u, $4, 0x80808080; cvt.rn.f16x2.f32 s, $5, $5;"
+            "{.reg .b16 h; .reg .b32 u, a, b, c, s; xor.b32 u, $4, 0x80808080; cvt.rn.f16.f32 h, $5; mov.b32 s, {h, h};"
             "prmt.b32 a, u, 0x64646464, 0x4140; prmt.b32 b, u, 0x64646464, 0x4342; mov.b32 c, 0x64806480;"
             "sub.rn.f16x2 a, a, c; sub.rn.f16x2 b, b, c; mul.rn.f16x2 a, a, s; mul.rn.f16x2 b, b, s;"
             "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b;}",
@@ -198,6 +198,7 @@ class Cut:
     chosen_warps: int = 4
 
 
+SMALL = Cut(32, 32, 4, 1, 32, 4)  # where a program has 64 KB of shared memory or little more
 DENSE = 8192  # cells up to which all are read
 
 
@@ -211,7 +212,8 @@ def attend_prompt(
     """
     tokens, heads, dim = q.shape
     kv_heads = memory.codes.shape[1]
-    group, cut, form = heads // kv_heads, cut or Cut(), target(q.device).one_column
+    group, to = heads // kv_heads, target(q.device)
+    cut, form = cut or (Cut() if to.stages > 1 else SMALL), to.one_column
     out = torch.empty(tokens, heads * dim, dtype=torch.float16, device=q.device)
     end, ratio = columns.start + tokens, max(memory.ratio, 1)
     where = (memory.pages, memory.pages.stride(0), memory.codes, memory.scales, columns.slot, columns.start)

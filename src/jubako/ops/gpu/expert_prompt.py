@@ -37,10 +37,12 @@ class Cut:
     down_ahead: int = 8
 
 
-def usual_cut(uses: float) -> Cut:
+def usual_cut(uses: float, device: torch.device) -> Cut:
     """uses: of an expert, on average. The interpreter likes few large programs."""
     if interpreted():
         return Cut(16, 128, 256)
+    if target(device).stages == 1:  # 64 KB of shared memory or little more
+        return Cut(32 if uses > 12 else 16, down_rows=64, stages=1)
     return Cut(next(tile for tile in (16, 32, 64, 128) if uses * 1.3 <= tile or tile == 128))
 
 
@@ -182,13 +184,13 @@ def parts_of_prompt(layer: Experts, x: torch.Tensor | Halves, routed: Routed, cu
     """Outputs of all uses, and of the shared expert for every token of x [T, H]."""
     read = x if isinstance(x, Halves) else in_half(x)
     tokens, chosen = routed.ids.shape
-    cut = cut or usual_cut(tokens * chosen / layer.count)
+    cut = cut or usual_cut(tokens * chosen / layer.count, read.x.device)
     wide = Halves(in_order(read.x), read.factor)
     tiles, outputs, away = tiles_of(routed.ids, layer.count, cut.uses), None, layer.away
     for slots in [layer.routed] if away is None or away.stream is None else away.stream.turns(away.layer):
         outputs = outputs_of(slots, wide, tiles, chosen, cut, outputs)
     assert outputs is not None
-    cut = usual_cut(tokens)
+    cut = usual_cut(tokens, read.x.device)
     shared = outputs_of(layer.shared, wide, tiles_of_one(tokens, cut.uses, read.x.device), 1, cut)
     return PromptParts(outputs, shared, routed.weights, routed.share)
 

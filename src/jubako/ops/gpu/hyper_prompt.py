@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .matrix import Matrix
 from .prompt import Halves, halves, product
-from .target import interpreted
+from .target import interpreted, target
 
 HALF = 1 / 16  # hidden values and outputs of experts are kept as sixteenths of them in float16
 
@@ -166,6 +166,13 @@ class GatesCut:
     warps: int = 8
 
 
+def usual_cut(rank: int, device: torch.device) -> GatesCut:
+    """The interpreter likes few large programs; without tensor cores sums take the registers."""
+    if interpreted():
+        return GatesCut(64, 256, rank, 1)
+    return GatesCut() if target(device).dot else GatesCut(32, 32, 32, 1, 4)
+
+
 def gates(
     narrow: torch.Tensor, factor: torch.Tensor, up: torch.Tensor, normed: torch.Tensor, streams: int,
     cut: GatesCut | None = None,
@@ -174,7 +181,7 @@ def gates(
     tokens, rank = narrow.shape
     assert normed.numel() < 2**31
     hidden = normed.shape[1] // streams
-    cut = cut or (GatesCut(64, 256, rank, 1) if interpreted() else GatesCut())
+    cut = cut or usual_cut(rank, normed.device)
     mixed = torch.empty(tokens, hidden, dtype=torch.float16, device=normed.device)
     gates_kernel[(-(-hidden // cut.tile), -(-tokens // cut.rows))](
         narrow, factor, up, normed, mixed, tokens, hidden,
