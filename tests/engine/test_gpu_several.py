@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 import jubako
 from jubako.arch.weights import load_network
 from jubako.cli import _numbers
+from jubako.engine.gpu import cards_choice, several
 from jubako.engine.gpu import device as gpu_device
-from jubako.engine.gpu import several
 from jubako.errors import MachineError, RequestError
 from jubako.files import open_model
 
@@ -74,8 +75,8 @@ def test_none_left_is_an_error_that_names_each(machine: pytest.MonkeyPatch) -> N
         several.cards_of([1, 9])
 
 
-def test_layers_go_by_speed_and_room(machine: pytest.MonkeyPatch, tiny: object) -> None:
-    network = load_network(open_model([tiny / "tiny-bf16.gguf"]))  # type: ignore[operator]
+def test_layers_go_by_speed_and_room(machine: pytest.MonkeyPatch, tiny: Path) -> None:
+    network = load_network(open_model([tiny / "tiny-bf16.gguf"]))
     wanted = {"kv_bits": 8, "sequences": 1, "tokens": 1024, "context": 1024}
     both = [torch.device("cuda", 0), torch.device("cuda", 2)]
     runs = several.runs_of(network, both, [10**9, 10**9], **wanted)
@@ -93,10 +94,48 @@ def test_no_more_than_vram_is_taken(machine: pytest.MonkeyPatch) -> None:
     assert gpu_device.free_bytes(device, None) == 70 * 10**9 - gpu_device.RESERVE
 
 
-def test_numbers_of_gpus(tiny: object) -> None:
+def test_numbers_of_gpus(tiny: Path) -> None:
     assert _numbers("0, 1") == (0, 1)
     assert _numbers(None) is None
     with pytest.raises(RequestError, match="--gpus is 'all'"):
         _numbers("all")
     with pytest.raises(RequestError, match="at least one GPU"):
-        jubako.load(tiny / "tiny-bf16.gguf", gpus=())  # type: ignore[operator]
+        jubako.load(tiny / "tiny-bf16.gguf", gpus=())
+
+
+def test_halves_are_taken_where_they_are_measured_to_pay(machine: pytest.MonkeyPatch, tiny: Path) -> None:
+    network = load_network(open_model([tiny / "tiny-bf16.gguf"]))
+    two = [torch.device("cuda", 0), torch.device("cuda", 2)]
+    choose = several._halves
+    for seconds, pays in ((1e-9, True), (1.0, False), (float("inf"), False)):
+        machine.setattr(cards_choice, "exchange_seconds", lambda devices, hidden, seconds=seconds: seconds)
+        assert choose(network, two, 1e9, "auto") is pays
+        assert choose(network, two, 1e9, "halves")
+    assert not choose(network, [*two, two[0]], 1e9, "auto")
+    with pytest.raises(MachineError, match="shared by two cards, not by 3"):
+        choose(network, [*two, two[0]], 1e9, "halves")
+    wanted = {"kv_bits": 8, "sequences": 1, "tokens": 1024, "context": 1024}
+    cards_choice.halves_fit(network, [10**9, 10**9], **wanted)
+    with pytest.raises(MachineError, match=r"GB of card 1, which has 0\.0 GB free; split the layers"):
+        cards_choice.halves_fit(network, [10**9, 1000], **wanted)
+    with pytest.raises(RequestError, match="split is 'both'"):
+        jubako.load(tiny / "tiny-bf16.gguf", split="both")
+
+
+def test_a_model_too_large_for_all_cards_goes_on_with_one(
+    machine: pytest.MonkeyPatch, tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = load_network(open_model([tiny / "tiny-bf16.gguf"]))
+    machine.setattr(torch.cuda, "mem_get_info", lambda device: ((70 + number(device)) * 10**9, 80 * 10**9))
+    machine.setattr(gpu_device, "tokens_that_fit", lambda *arguments: 0)
+    machine.setattr(gpu_device, "_planned", lambda network, device, wish, progress: (device.index, wish.gpus))
+
+    def refuse(*arguments: object) -> None:
+        raise MachineError("too large")
+
+    machine.setattr(several, "cards_executor", refuse)
+    with caplog.at_level(logging.WARNING):
+        assert gpu_device.gpu_executor(network, 8, None, gpus=(0, 2)) == (2, (2,))
+    assert "too large: GPU 2 and main memory are used" in caplog.text
+    with pytest.raises(MachineError, match="too large"):
+        gpu_device.gpu_executor(network, 8, None, gpus=(0, 2), split="halves")

@@ -40,6 +40,7 @@ Ram = Annotated[
 ]
 Gpus = Annotated[str | None, typer.Option(metavar="0,1", help="GPUs to use, by number; by default all that help.")]
 Vram = Annotated[str | None, typer.Option(metavar="SIZE", help="Video memory to use at most, of each GPU: 12G.")]
+Split = Annotated[str, typer.Option(help="How GPUs share it: layers, halves (of each, on two), or auto: the faster.")]
 Context = Annotated[int | None, typer.Option(help="Tokens of context to make room for.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token.")]
@@ -84,6 +85,7 @@ def run(
     ram: Ram = None,
     gpus: Gpus = None,
     vram: Vram = None,
+    split: Split = "layers",
 ) -> None:
     """Answer one prompt, streaming; then say how fast."""
     from ..engine.draft import DraftOptions
@@ -98,7 +100,7 @@ def run(
     params = SamplingParams(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
     )
-    loaded = _load(model, device, threads, kv_bits, context, ram, gpus, vram)
+    loaded = _load(model, device, threads, kv_bits, context, ram, gpus, vram, split)
     command(prompt, loaded, params, max_tokens, raw, think, system, DraftOptions(drafts, floor=draft_floor))
 
 
@@ -125,6 +127,7 @@ def chat(
     ram: Ram = None,
     gpus: Gpus = None,
     vram: Vram = None,
+    split: Split = "layers",
 ) -> None:
     """Talk with the model in the terminal. /help there lists what can be typed."""
     from ..engine.draft import DraftOptions
@@ -133,7 +136,7 @@ def chat(
     params = SamplingParams(
         temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, seed
     )
-    loaded = _load(model, device, threads, kv_bits, context, ram, gpus, vram)
+    loaded = _load(model, device, threads, kv_bits, context, ram, gpus, vram, split)
     Chat(loaded, params, max_tokens, think, system, DraftOptions(drafts, floor=draft_floor)).loop()
 
 
@@ -157,6 +160,7 @@ def serve(
     ram: Ram = None,
     gpus: Gpus = None,
     vram: Vram = None,
+    split: Split = "layers",
     sequences: Annotated[int, typer.Option(min=1, max=16, help="Answers at a time.")] = 8,
     drafts: Annotated[int | None, typer.Option(min=0, max=15, help="Most drafts a step; else what pays.")] = None,
     prefix_gb: Annotated[float | None, typer.Option(min=0, help="Memory for what was read, in GB.")] = None,
@@ -188,6 +192,7 @@ def serve(
         _bytes("--ram", ram),
         _numbers(gpus),
         _bytes("--vram", vram),
+        split,
         sequences,
         drafts,
         prefix_gb,
@@ -307,10 +312,11 @@ def _load(
     ram: str | None,
     gpus: str | None,
     vram: str | None,
+    split: str,
 ) -> Model:
     from .open import open_with_status
 
-    limits = (_bytes("--ram", ram), _numbers(gpus), _bytes("--vram", vram))
+    limits = (_bytes("--ram", ram), _numbers(gpus), _bytes("--vram", vram), split)
     return open_with_status(files, device, threads, kv_bits, context, *limits)
 
 

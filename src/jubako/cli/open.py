@@ -38,6 +38,7 @@ def open_with_status(
     ram: int | None,
     gpus: tuple[int, ...] | None,
     vram: int | None,
+    split: str,
 ) -> Model:
     """Load the files (or the small model), showing on standard error what is being done."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -67,5 +68,6 @@ def open_with_status(
             ram=ram,
             gpus=gpus,
             vram=vram,
+            split=split,
             progress=read,
         )

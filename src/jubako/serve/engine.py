@@ -43,6 +43,7 @@ def run(connection: socket.socket) -> int:
             ram=start.ram,
             gpus=start.gpus,
             vram=start.vram,
+            split=start.split,
         )
         scheduler = _schedule(model, start)
         if model.tokenizer:

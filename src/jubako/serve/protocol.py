@@ -38,6 +38,7 @@ class Start:
     ram: int | None = None
     gpus: tuple[int, ...] | None = None
     vram: int | None = None
+    split: str = "layers"
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,14 @@ def gpu_executor(
     vram: int | None = None,
     ram: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    split: str = "layers",
 ) -> GpuExecutor:
     """An executor on this machine's GPUs: those named, or all that help. context None: as much as fits.
 
     vram: bytes of each that may be used; ram: of main memory; progress: told bytes of experts read into main memory and
-    to be read. Raises MachineError when there is no GPU, or when the model does not fit and what would.
+    to be read; split: see `several.cards_executor`.
+
+    Raises MachineError when there is no GPU, or when the model does not fit and what would.
     """
     devices = open_gpus(gpus)
     if len(devices) > 1:
@@ -88,8 +91,10 @@ def gpu_executor(
 
         rooms = [free_bytes(device, vram) for device in devices]
         try:
-            return cards_executor(network, devices, rooms, kv_bits, context, sequences, every=gpus is not None)
+            return cards_executor(network, devices, rooms, kv_bits, context, sequences, gpus is not None, split)
         except MachineError as error:
+            if split == "halves":
+                raise
             most = rooms.index(max(rooms))
             log.warning("%s: GPU %d and main memory are used", error, devices[most].index)
             devices = [devices[most]]

@@ -10,6 +10,7 @@ import torch
 
 from ...arch.network import Network
 from ...errors import MachineError
+from .cards_choice import halves_fit, seconds_gained
 from .cards_plan import layer_runs
 from .load import FileSource
 
@@ -96,11 +97,12 @@ def cards_executor(
     context: int | None,
     sequences: int,
     every: bool,
+    way: str = "layers",
 ) -> GpuExecutor:
     """An executor whose layers lie on several GPUs with so many bytes of room. context None: as much as fits.
 
-    every: on all of them; else slow ones are left out where the model fits without. Raises MachineError where it does
-    not fit.
+    every: on all of them; else slow ones are left out where the model fits without. way: "layers", "halves" of each on
+    two cards, or "auto": what decodes faster. Raises MachineError where it does not fit.
     """
     from .executor import GpuExecutor
 
@@ -109,25 +111,29 @@ def cards_executor(
     if not every and len(fast) < len(devices):
         some, theirs = [devices[place] for place in fast], [rooms[place] for place in fast]
         try:
-            return cards_executor(network, some, theirs, kv_bits, context, sequences, True)
+            return cards_executor(network, some, theirs, kv_bits, context, sequences, True, way)
         except MachineError as error:
             log.info("all cards are used: %s", error)
+    halves = way != "layers" and _halves(network, devices, min(speeds), way)
     wanted = context or network.config.context_length
     tokens, runs = sequences * wanted, None
-    while runs is None:
+    while True:
+        held = {"kv_bits": kv_bits, "sequences": sequences, "tokens": tokens, "context": min(wanted, tokens)}
         try:
-            context_held = min(wanted, tokens)
-            runs = runs_of(
-                network, devices, rooms, kv_bits=kv_bits, sequences=sequences, tokens=tokens, context=context_held
-            )
+            if halves:
+                halves_fit(network, rooms, **held)
+            else:
+                runs = runs_of(network, devices, rooms, **held)
+            break
         except MachineError:
             if tokens <= (wanted if context is not None else 4096):
                 raise
             tokens = max(tokens - wanted, wanted) if tokens > wanted else tokens // 2
     if tokens < wanted:
         log.warning("%s have room for %d of the model's %d tokens of context", _names(devices), tokens, wanted)
-    shares = (f"{run.start} to {run.stop - 1} on GPU {d.index}" for run, d in zip(runs, devices, strict=True))
-    log.info("layers %s", ", ".join(shares))
+    if runs is not None:
+        shares = (f"{run.start} to {run.stop - 1} on GPU {d.index}" for run, d in zip(runs, devices, strict=True))
+        log.info("layers %s", ", ".join(shares))
     sources = [FileSource(device) for device in devices]
     try:
         executor = GpuExecutor(
@@ -145,6 +151,19 @@ def cards_executor(
         except MachineError:  # too little room: what is tried next is shorter
             if executor.piece == piece:
                 raise
+
+
+def _halves(network: Network, devices: Sequence[torch.device], bandwidth: float, way: str) -> bool:
+    """Whether two cards are to have half of every layer each."""
+    if len(devices) != 2:
+        if way == "halves":
+            raise MachineError(f"every layer can be shared by two cards, not by {len(devices)}; name two with --gpus")
+        return False
+    if way == "halves":
+        return True
+    gained = seconds_gained(network, devices, bandwidth)
+    log.info("half of every layer on each card would save %.2f ms a token", 1000 * gained)
+    return gained > 0
 
 
 def _names(devices: Sequence[torch.device]) -> str:

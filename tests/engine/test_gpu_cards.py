@@ -1,0 +1,132 @@
+"""Layers on several cards: on GPUs where there are some (one can play both), else both are the CPU, on few tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from measure.networks import narrow
+
+pytest.importorskip("triton")
+
+import jubako.engine.gpu.cards as cards_module
+from jubako.arch.weights import load_network
+from jubako.engine.executor import DraftWish
+from jubako.engine.gpu.cards import read_pieces
+from jubako.engine.gpu.executor import GpuExecutor
+from jubako.files import open_model
+from jubako.measure.synth import synth
+
+CUDA = torch.cuda.is_available()
+DEVICES = [torch.device("cuda", card % torch.cuda.device_count()) if CUDA else torch.device("cpu") for card in range(3)]
+CONTEXT = 1024
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Four layers, the last of which is attention, and a draft layer; two delta nets where it takes long."""
+    path = tmp_path_factory.mktemp("cards") / "net.gguf"
+    small = {} if CUDA else {"expert_size": 32, "shared_expert_size": 32, "gdn_value_heads": 2}
+    layers = 4 if CUDA else 2
+    synth(path, narrow(layers=layers, draft=CUDA, vocab=320, experts=4, hyper_rank=32, ngram_rows=200, **small))
+    return load_network(open_model([path]))
+
+
+def executor(network: Any, runs: Sequence[range] | None, count: int = 0) -> GpuExecutor:
+    devices = DEVICES[: len(runs) if runs else count]
+    return GpuExecutor(network, devices, runs=runs, context=CONTEXT, tokens=4 * CONTEXT, sequences=4)
+
+
+def test_the_same_bits_as_one_card(network: Any) -> None:
+    """Of a step's logits: cut before the layer that injects n-grams."""
+    rows: list[Any] = []
+    layers = len(network.layers)
+    for runs in ([range(layers)], [range(1), range(1, layers)]):
+        made = executor(network, runs)
+        [logits] = made.step([([5], made.new_state(CONTEXT))])
+        rows.append(np.array(logits))
+    assert np.isfinite(rows[0]).all() and rows[0].std() > 0
+    assert np.array_equal(rows[0], rows[1])
+
+
+def everything(made: GpuExecutor) -> list[np.ndarray]:
+    """Logits of prompts in pieces, steps with refused columns, drafts, a resumed state, sequences side by side."""
+    made.piece = 64
+    ids = np.random.default_rng(1).integers(0, 320, 400).tolist()
+    state, found = made.new_state(CONTEXT), []
+    if len(made.cards) > 1:
+        found.append(made.forward(ids[:333], state, last_only=False))
+    else:
+        found.append(
+            np.concatenate([made.forward(ids[at : at + 64], state, last_only=False) for at in range(0, 320, 64)])
+        )
+        found[0] = np.concatenate([found[0], made.forward(ids[320:333], state, last_only=False)])
+    found.append(np.array(made.step([(ids[333:336], state)])[0]))
+    state.keep(2)
+    for token in ids[340:343]:
+        guessed = made.speculate([DraftWish(token, state, 3)])
+        found += [np.array(guessed.drafts), np.array(guessed.logits[0])]
+        state.keep(1 + len(found) % 3)
+    saved = made.save(state)
+    other, fresh = made.new_state(CONTEXT), made.new_state(CONTEXT)
+    made.resume(other, saved, ids[: saved.position])
+    found += [np.array(part) for part in made.step([(ids[:2], other), (ids[5:9], fresh), (ids[9:10], state)])]
+    return found
+
+
+@pytest.mark.skipif(not CUDA, reason="prompts and drafts take the interpreter minutes")
+@pytest.mark.parametrize(
+    "runs", [[range(1), range(1, 4)], [range(3), range(3, 4)], [range(1), range(1, 2), range(2, 4)]]
+)
+def test_everything_is_the_same_to_the_bit(network: Any, runs: list[range]) -> None:
+    want, got = everything(executor(network, [range(4)])), everything(executor(network, runs))
+    assert len(want) == len(got)
+    for one, other in zip(want, got, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.skipif(not CUDA, reason="prompts and drafts take the interpreter minutes")
+def test_halves_of_layers_agree_within_rounding_and_from_run_to_run(network: Any) -> None:
+    one, first, again = (everything(made) for made in (executor(network, [range(4)]), *(halved(network) for _ in "ab")))
+    for want, got, repeated in zip(one, first, again, strict=True):
+        assert np.array_equal(got, repeated)
+        if want.dtype == np.float32 and want.shape == got.shape:
+            assert np.abs(want - got).max() <= 2e-2 * np.abs(want).max()
+
+
+def halved(network: Any) -> GpuExecutor:
+    return executor(network, None, 2)
+
+
+# Prompts in pieces
+
+
+def test_all_cards_read_at_once_each_piece_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three cards of three layers and five pieces, of which only the order is of interest."""
+    log: list[tuple[str, int, int]] = []
+
+    def run_layers(ops: Any, columns: Any, streams: torch.Tensor) -> Iterator[None]:
+        for layer in range(3):
+            log.append(("layer", ops.card, columns.piece))
+            streams += 10 ** (3 * ops.card + layer)
+            yield
+
+    def card(number: int) -> Any:
+        return SimpleNamespace(
+            card=number,
+            on_card=nullcontext,
+            start=lambda columns: torch.full((1,), columns.piece, dtype=torch.int64),
+            before=SimpleNamespace(send=lambda streams: streams.clone()) if number else None,
+        )
+
+    monkeypatch.setattr(cards_module, "run_layers", run_layers)
+    pieces: Any = [[SimpleNamespace(piece=piece)] * 3 for piece in range(5)]
+    read = [int(streams) for streams in read_pieces([card(number) for number in range(3)], pieces)]
+    assert read == [piece + 111_111_111 for piece in range(5)]
+    third = log[9:18]  # the third turn: three cards at work, a layer of each in turn
+    assert [entry[1] for entry in log[9 : 9 + 9]] == [0, 1, 2] * 3 and {entry[2] for entry in third} == {0, 1, 2}
