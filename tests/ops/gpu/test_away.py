@@ -54,39 +54,43 @@ class Case:
 
 @pytest.fixture
 def device_case(device: torch.device) -> Iterator[list[Case]]:
-    """Cases to be closed."""
-    cases: list[Case] = []
+    """Cases to be closed. Their threads wait busily while the interpreter works: a small pool leaves it a processor."""
+    threads, cases = _cpu.threads(), list[Case]()
+    _cpu.set_threads(1)
     yield cases
     for case in cases:
         case.threads.close()
+    _cpu.set_threads(threads)
 
 
-@pytest.mark.parametrize(("gate", "down"), [("IQ3_XXS", "IQ4_NL"), ("Q4_K", "Q5_1"), ("BF16", "F16")])
-@pytest.mark.parametrize("absent", [[0, 3], list(range(COUNT))])
+@pytest.mark.parametrize(
+    ("gate", "down", "absent"),
+    [("IQ3_XXS", "IQ4_NL", [0, 3]), ("Q4_K", "Q5_1", list(range(COUNT))), ("BF16", "F16", [1, 2, 3, 4])],
+)
 def test_bits_do_not_depend_on_where_experts_lie(
     gate: str, down: str, absent: list[int], device: torch.device, device_case: list[Case]
 ) -> None:
-    """One request after the other on the same memory, for more tokens and for fewer."""
-    case = Case(gate, down, 3, absent, device)
+    """One request after the other on the same memory."""
+    case = Case(gate, down, 2, absent, device)
     device_case.append(case)
-    want = experts(replace(case.mixture.layer, away=None), case.mixture.input(), case.mixture.routed())
-    if gate != "BF16":  # plain numbers are added up in another order here
-        assert same_bits(want, case.mixture.wanted())
-        assert torch.equal(case.run(), want) and torch.equal(case.run(), want)
-    else:
-        assert torch.allclose(case.run(), want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
-    assert case.mailbox.words[BELL] == case.mailbox.words[DONE] == case.threads.requests
+    want = case.mixture.wanted()
+    for _ in range(2):
+        if gate == "BF16":  # the GPU adds products of plain numbers up in another order
+            assert np.allclose(case.run().cpu().numpy(), want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+        else:
+            assert same_bits(case.run(), want)
+    assert case.mailbox.words[BELL] == case.mailbox.words[DONE] == case.threads.requests > 0
     assert not case.mailbox.trouble
     counts = np.bincount(case.mixture.ids.ravel(), minlength=COUNT)
     assert np.array_equal(case.counts.cpu().numpy(), counts * case.threads.requests)
 
 
-@pytest.mark.parametrize(("gate", "down", "share"), [("IQ3_XXS", "IQ4_NL", 0.5), ("Q4_K", "Q8_0", 1.0)])
+@pytest.mark.parametrize(("gate", "down", "tokens", "share"), [("IQ3_XXS", "IQ4_NL", 2, 0.5), ("Q4_K", "Q8_0", 1, 1.0)])
 def test_experts_fetched_over_the_link(
-    gate: str, down: str, share: float, device: torch.device, device_case: list[Case]
+    gate: str, down: str, tokens: int, share: float, device: torch.device, device_case: list[Case]
 ) -> None:
     """Some or all of the absent experts come into spare slots, each once, whatever the number of its uses."""
-    case = Case(gate, down, 3, list(range(COUNT)), device)
+    case = Case(gate, down, tokens, list(range(COUNT)), device)
     device_case.append(case)
     shape, slots = case.layer.routed.shape, case.layer.routed.data
     assert fits(shape, case.addresses)
@@ -96,15 +100,14 @@ def test_experts_fetched_over_the_link(
     away = replace(case.layer.away, link=link)
     case.layer = replace(case.layer, routed=replace(case.layer.routed, data=room), away=away)
     case.mailbox.state[2] = round(1024 * share)
-    want = case.mixture.wanted()
-    assert same_bits(case.run(), want) and same_bits(case.run(), want)
+    assert same_bits(case.run(), case.mixture.wanted())
     chosen = len(np.unique(case.mixture.ids))
     assert int(link.fetched[0]) == int(chosen * share + 0.5)
-    assert case.threads.experts == 2 * (chosen - int(link.fetched[0]))
+    assert case.threads.experts == chosen - int(link.fetched[0])
 
 
 def test_nothing_absent_rings_nothing(device: torch.device, device_case: list[Case]) -> None:
-    case = Case("Q8_0", "Q8_0", 2, [], device)
+    case = Case("Q8_0", "Q8_0", 1, [], device)
     device_case.append(case)
     assert same_bits(case.run(), case.mixture.wanted())
     assert case.mailbox.words[BELL] == 0 and case.threads.requests == 0
