@@ -179,10 +179,10 @@ class GpuOps:
         choose: what gives the index queries' blocks in place of `select`.
         """
         config = self.config
-        projected = linear.linear_many(layer.projections, mixed)
         ready = prepare.attention_prepare(
-            layer, projected, memory, columns, self.rope, config.heads, config.kv_heads, config.index_heads, config.eps
-        )
+            layer, linear.linear_many(layer.projections, mixed), memory, columns, self.rope, config.heads,
+            config.kv_heads, config.index_heads, config.eps,
+        )  # fmt: skip
         blocks = chosen = None
         if ready.index is not None and not self._selectors[memory.ratio].takes_all(memory.ratio, columns):
             blocks, chosen = (choose or self.select)(ready.index, memory, columns)
