@@ -149,3 +149,9 @@ def test_quantised(fine: bool, device: torch.device) -> None:
     assert np.array_equal(codes, np.rint(blocks * inverse[..., None]).astype(np.int32))
     assert np.array_equal(read.s.cpu().numpy()[:, 0, :3], codes[..., :16].sum(-1))
     assert np.array_equal(read.plain().cpu().numpy(), x)
+
+
+def test_a_prompts_halves_of_few_tokens_are_read_as_a_steps(device: torch.device, rng: np.random.Generator) -> None:
+    """As the draft layer's are, which takes a prompt's last token by itself."""
+    x = torch.from_numpy(rng.standard_normal((1, 96)).astype(np.float32)).to(device)
+    assert torch.allclose(quantised(in_half(x)).plain(), x, rtol=2e-3, atol=2e-3)
