@@ -12,8 +12,9 @@ from jubako import _cpu
 from jubako.arch.tensor import Tensor
 from jubako.ops.gpu.activation import quantize
 from jubako.ops.gpu.embed import decode
-from jubako.ops.gpu.linear import launch, linear, linear_combine, linear_many
+from jubako.ops.gpu.linear import launch, linear, linear_combine, linear_many, quantised
 from jubako.ops.gpu.matrix import Matrix, projections
+from jubako.ops.gpu.prompt import in_half
 from jubako.ops.gpu.tiles import TILED, to_tiles
 from jubako.quant import BY_NAME
 from jubako.quant import decode as decode_blocks
