@@ -26,9 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import jubako.ops.gpu.launch
 from jubako.ops.gpu import linear as products
 from jubako.ops.gpu.activation import Quantised, quantize
-from jubako.ops.gpu.experts import Cut, Experts, Routed, down, experts, gate_up
+from jubako.ops.gpu.combine import Pending, prepared, product_into
+from jubako.ops.gpu.expert_step import Cut, down, gate_up, usual_cut
+from jubako.ops.gpu.experts import Experts, Routed, experts
 from jubako.ops.gpu.hyper import Cut as HyperCut
-from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix, long_product, prepared, usual_cut
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix, long_product
 from jubako.ops.gpu.linear import Shape, launch, linear
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
@@ -147,24 +149,40 @@ def hyper_case(tokens: int, cut: HyperCut | None) -> Case:
         streams = torch.randn(tokens, STREAMS, HIDDEN, device=device())
         return [lambda m=m: hyper_mix(streams, m, cut=cut) for m in mixes(rotation(size))]
 
-    label = f" units {cut.units} rows {cut.rows} tile {cut.tile}" if cut else ""
+    label = f" long {cut.long} gate {cut.gate} warps {cut.warps}" if cut else ""
     return Case(f"hyper mix (3 launches) T{tokens}{label}", size, make)
 
 
 def hyper_pieces(tokens: int) -> Iterator[Case]:
-    """The first two launches of a mix by themselves, the first with experts' outputs to add up."""
+    """The first two launches of a mix by themselves; a product with the norms behind it, in one launch and in two."""
     wide = STREAMS * HIDDEN
 
-    def squares() -> list[Launch]:
-        streams = torch.randn(tokens, STREAMS, HIDDEN, device=device())
-        return [lambda m=m: prepared(streams, m, None) for m in mixes(40)]
+    def streams() -> torch.Tensor:
+        return torch.randn(tokens, STREAMS, HIDDEN, device=device())
+
+    def norms() -> list[Launch]:
+        x = streams()
+        return [lambda m=m: prepared(x, m.norm, None) for m in mixes(40)]
 
     def long() -> list[Launch]:
-        x = columns(tokens, wide)
-        return [lambda m=m: long_product(m, x, usual_cut(HIDDEN)) for m in mixes(60)]
+        low, inverse, inject = (torch.empty(tokens, n, device=device()) for n in (RANK, STREAMS, STREAMS))
+        made, most = mixes(60), HyperCut().long
+        x = prepared(streams(), made[0].norm, None)
+        return [lambda m=m: long_product(m, x, low, inverse, inject, min(most, tokens)) for m in made]
 
-    yield Case(f"hyper mix: norms T{tokens}", wide * 4 * tokens, squares)
+    def output(together: bool) -> list[Launch]:
+        x, y, inject = streams(), columns(tokens, 6144), torch.rand(tokens, STREAMS, device=device())
+        gamma = torch.ones(wide, device=device())
+        if together:
+            return [lambda w=w: product_into(w, y, x, inject, gamma) for w in matrices("Q8_0", HIDDEN, 6144, 18)]
+        return [
+            lambda w=w: prepared(x, gamma, Pending(inject, linear(w, y))) for w in matrices("Q8_0", HIDDEN, 6144, 18)
+        ]
+
+    yield Case(f"hyper mix: norms T{tokens}", wide * 4 * tokens, norms)
     yield Case(f"hyper mix: long product T{tokens}", RANK * wide // 32 * 34 + 4 * wide * 4, long)
+    yield Case(f"output with norms T{tokens}", HIDDEN * 6144 // 32 * 34, lambda: output(True))
+    yield Case(f"output, then norms T{tokens}", HIDDEN * 6144 // 32 * 34, lambda: output(False))
 
 
 def layer_of(gate: str, low: str, count: int) -> Experts:
@@ -209,7 +227,9 @@ def expert_cases(gate: str, low: str, tokens: int, cuts: list[Cut], part: str) -
             if part == "gate+up"
             else rows[1] * CHOSEN * tokens + shared // 3
         )
-        label = f" units {cut.units} tile {cut.tile}" if part == "gate+up" else f" rows {cut.rows}"
+        label = (
+            f" words {cut.words} ahead {cut.ahead}" if part == "gate+up" else f" rows {cut.rows} groups {cut.groups}"
+        )
         yield Case(f"{part} {gate if part == 'gate+up' else low} T{tokens}{label}", size, make)
 
 
@@ -303,18 +323,18 @@ def cuts_of(tokens: int, part: str, sweep: bool) -> list[Any]:
     """What to try."""
     one = tokens == 1
     if not sweep:
-        return [Cut()] if part in ("gate+up", "down") else [None]
+        return [usual_cut(tokens)] if part in ("gate+up", "down") else [None]
     if part == "projections":
-        return [Shape(8, 10)] if one else [Shape(8, 1, 2, 4), Shape(4, 1, 2, 4), Shape(8, 2, 1, 4), Shape(8, 1, 4, 2)]
+        return [Shape(8, 10)] if one else [Shape(8, 2, 4, 4), Shape(8, 5, 2, 4)]
     if part == "output":
-        return [Shape(8, 12)] if one else [Shape(8, 12), Shape(4, 12), Shape(8, 4, 1, 2)]
+        return [Shape(8, 12)] if one else [Shape(8, 12, 1, 4), Shape(8, 6, 2, 4)]
     if part == "head":
-        return [] if one else [Shape(8, 1, 2, 4), Shape(8, 1, 4, 4)]
+        return [] if one else [Shape(8, 5, 2, 4), Shape(8, 2, 4, 4)]
     if part == "hyper":
-        return [HyperCut(u, r, 32) for u in (1, 2) for r in (8, 16)]
+        return [HyperCut(long, gate) for long in (1, 2) for gate in ((1,) if one else (2, 4))]
     if part == "gate+up":
-        return [Cut(units=u) for u in ((5, 10) if one else (2, 5))]
-    return [Cut(rows=r) for r in (8, 16, 32)]
+        return [Cut(words=words, ahead=ahead) for words in (18, 45, 90) for ahead in (False, True)]
+    return [Cut(rows=rows, groups=groups) for rows in (8, 16) for groups in (1, 2, 4)]
 
 
 def cases(sweep: bool, types: bool) -> Iterator[Case]:
@@ -337,7 +357,7 @@ def cases(sweep: bool, types: bool) -> Iterator[Case]:
         for name, layout in LAYOUTS.items():
             yield linear_case(f"{name} 12288 x 2560", [(name, 12288)], HIDDEN, 1, None)
             if not layout.number:
-                yield from expert_cases(name, "IQ4_NL", 1, [Cut()], "gate+up")
+                yield from expert_cases(name, "IQ4_NL", 1, [usual_cut(1)], "gate+up")
 
 
 def check(golden: Path, part_of: int, parts: int) -> list[str]:

@@ -18,8 +18,10 @@ from .hyper_prompt import PromptParts
 from .integer import fma
 from .linear import Shape, divisor, tile_sums
 from .matrix import Matrix
-from .products import tree
+from .mix_tiles import product_tiles_kernel
+from .products import thirty_two, tree
 from .target import interpreted, release, target, wait
+from .tiles import TILED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,16 +96,6 @@ def prepared(streams: torch.Tensor, gamma: torch.Tensor, pending: Pending | None
 
 
 @triton.jit
-def thirty_two(x):
-    """Sums over the rows of x [n, 32], in one order whatever n is."""
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 16]), axis=1)
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 8]), axis=1)
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 4]), axis=1)
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 2]), axis=1)
-    return tl.sum(x, axis=1)
-
-
-@triton.jit
 def product_kernel(
     base, scale, blocks, x_q, x_d, x_s, x_x, x_blocks, x_valid, streams, inject, gamma,
     q, d, s, numbers, squares, wide, hidden, tokens,
@@ -160,12 +152,22 @@ def product_into(
     tokens, count, hidden = streams.shape
     device, to = streams.device, target(streams.device)
     units = -(-weight.blocks // 8)
+    wide = room_for(tokens, count * hidden, True, device)
+    squares = torch.empty(tokens, count * hidden // 32, device=device)
+    if weight.type is TILED:
+        assert x.fine and x.valid >= weight.blocks
+        fours = triton.next_power_of_2(-(-tokens // 4))
+        product_tiles_kernel[(hidden // 32,)](
+            weight.data, weight.scale_or_data, units, x.q, x.d, x.blocks, streams, inject, gamma,
+            wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, hidden, tokens,
+            UNITS=units, STEP=divisor(units, {1: 12, 2: 5}.get(fours, 2)), FOURS=fours,
+            SCALED=weight.scale is not None, STREAMS=count, FORM=to.form, OVERLAP=to.overlap, num_warps=8, **to.options,
+        )  # fmt: skip
+        return Wide(wide, squares)
     columns = min(triton.next_power_of_2(tokens), 4)
     if shape is None:
         shape = Shape(32, divisor(units, 12)) if columns == 1 else Shape(16, divisor(units, 6))
         shape = Shape(32, 1) if interpreted() else shape
-    wide = room_for(tokens, count * hidden, True, device)
-    squares = torch.empty(tokens, count * hidden // 32, device=device)
     product_kernel[(hidden // 32, -(-tokens // columns))](
         weight.data, weight.scale_or_data, weight.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, streams, inject, gamma,

@@ -33,10 +33,11 @@ def dots_asm() -> str:
 @triton.jit
 def plain_dots(a, x, FORM: tl.constexpr):
     """Of rows a [t, g, p, (b, h)] and bytes of columns x [t, (column, part), p, (b, h)]: int32 [column, g, p, b]."""
-    product = dot4(a[:, :, None, :, :], x[:, None, :, :, :], tl.zeros([4, 8, 8, 4, 4], tl.int32), FORM)
-    both = tl.sum(tl.reshape(tl.sum(product, axis=0), [8, 8, 4, 2, 2]), axis=4)
+    PAIRS: tl.constexpr = a.shape[2]
+    product = dot4(a[:, :, None, :, :], x[:, None, :, :, :], tl.zeros([4, 8, 8, PAIRS, 4], tl.int32), FORM)
+    both = tl.sum(tl.reshape(tl.sum(product, axis=0), [8, 8, PAIRS, 2, 2]), axis=4)
     part = tl.arange(0, 2)[None, None, :, None, None]
-    whole = tl.sum(tl.reshape(both, [8, 4, 2, 4, 2]) * (1 + 255 * part), axis=2)
+    whole = tl.sum(tl.reshape(both, [8, 4, 2, PAIRS, 2]) * (1 + 255 * part), axis=2)
     return tl.permute(whole, [1, 0, 2, 3])
 
 
@@ -51,23 +52,32 @@ def block_dots(a, below, x, FORM: tl.constexpr):
             dots_asm(), "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r", [a, below, x], dtype=tl.int32, is_pure=True, pack=4
         )
     else:
-        return tl.reshape(tl.join(plain_dots(a, x, FORM), plain_dots(below, x, FORM)), [4, 8, 4, 4])
+        return tl.reshape(tl.join(plain_dots(a, x, FORM), plain_dots(below, x, FORM)), [4, 8, a.shape[2], 4])
 
 
 @triton.jit
-def lanes():
-    """(t, g, p, w) of a tensor's elements."""
+def lanes(PARTS: tl.constexpr):
+    """(t, g, p, w) of a tensor's elements; PARTS parts have their pairs side by side."""
     t = tl.arange(0, 4)[:, None, None, None]
     g = tl.arange(0, 8)[None, :, None, None]
-    p = tl.arange(0, 4)[None, None, :, None]
+    p = (tl.arange(0, 4 * PARTS) % 4)[None, None, :, None]
     w = tl.arange(0, 4)[None, None, None, :]
     return t, g, p, w
 
 
 @triton.jit
-def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr):
-    """COUNT units of the sixteen rows from `top` on, on their way: (words, words below, scales, scales below) each."""
-    t, g, p, w = lanes()
+def lane_parts(PARTS: tl.constexpr):
+    """Which of PARTS parts an element belongs to: int32 [1, 1, 4·PARTS, 1]."""
+    return (tl.arange(0, 4 * PARTS) // 4)[None, None, :, None]
+
+
+@triton.jit
+def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr, PARTS: tl.constexpr):
+    """COUNT units of the sixteen rows from `top` on, on their way: (words, words below, scales, scales below) each.
+
+    Parts may have a `top` and a first unit of their own.
+    """
+    t, g, p, w = lanes(PARTS)
     at = top // 8 * units + unit
     codes = base.to(tl.pointer_type(tl.int32)) + (at * 512 + p * 128 + g * 16 + t * 4 + w)
     size = tl.cdiv(rows, 16) * 16 * units * 8
@@ -80,10 +90,12 @@ def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr):
 
 
 @triton.jit
-def meet_tiles(sums, raws, x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr):
+def meet_tiles(
+    sums, raws, x, tokens, unit, COUNT: tl.constexpr, PARTS: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr
+):
     """The partial sums, a tuple for FOURS groups of four columns, after COUNT units more of a finely quantised x."""
     q, d, blocks = x
-    t, g, p, w = lanes()
+    t, g, p, w = lanes(PARTS)
     place = unit * 8 + p * 2
     own = t * 5 % 4  # t, written so that the compiler sees no run to load as one vector and to deal out again
     words = q.to(tl.pointer_type(tl.int32)) + ((g // 2 * 4 + g % 2 * 2 + w % 2) * blocks + place + w // 2) * 4 + own
@@ -106,6 +118,15 @@ def meet_tiles(sums, raws, x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.const
 
 
 @triton.jit
+def no_tiles(PARTS: tl.constexpr, FOURS: tl.constexpr):
+    """Partial sums before the first unit."""
+    sums = ()
+    for _ in tl.static_range(FOURS):
+        sums = sums + (tl.zeros([4, 8, 4 * PARTS, 4], tl.float32),)
+    return sums
+
+
+@triton.jit
 def tile_products(
     base, rows, units, top, x, tokens, first,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
@@ -114,19 +135,17 @@ def tile_products(
 
     Over UNITS units from `first` on. Waits for earlier kernels once its first weights are on their way.
     """
-    sums = ()
-    for _ in tl.static_range(FOURS):
-        sums = sums + (tl.zeros([4, 8, 4, 4], tl.float32),)
+    sums = no_tiles(1, FOURS)
     for u in range(first, first + UNITS, STEP):
-        raws = fetch_tiles(base, rows, units, top, u, STEP)
+        raws = fetch_tiles(base, rows, units, top, u, STEP, 1)
         wait(OVERLAP)  # here, as a second copy of the body takes long to compile; later ones pass at once
-        sums = meet_tiles(sums, raws, x, tokens, u, STEP, FOURS, FORM)
+        sums = meet_tiles(sums, raws, x, tokens, u, STEP, 1, FOURS, FORM)
     return sums
 
 
 @triton.jit
-def tile_tree(sums):
-    """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [column 4, g 8, row or below]. Never -0."""
-    pairs = tl.sum(tl.reshape(sums, [4, 8, 2, 2, 4]), axis=2)
-    even_and_odd = tl.reshape(tl.sum(pairs, axis=2), [4, 8, 2, 2])
-    return tl.sum(even_and_odd, axis=2) + 0.0
+def tile_tree(sums, PARTS: tl.constexpr):
+    """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [column 4, g 8, part, row or below]. Never -0."""
+    pairs = tl.sum(tl.reshape(sums, [4, 8, PARTS, 2, 2, 4]), axis=3)
+    even_and_odd = tl.reshape(tl.sum(pairs, axis=3), [4, 8, PARTS, 2, 2])
+    return tl.sum(even_and_odd, axis=3) + 0.0
