@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace jubako {
@@ -17,6 +18,14 @@ constexpr int64_t MOST_AT_ONCE = int64_t{1} << 26;
 int64_t size_of(int descriptor) {
     struct stat status;
     return fstat(descriptor, &status) == 0 ? status.st_size : 0;
+}
+
+// Some file systems take the flag and refuse the reads.
+bool reads_directly(int descriptor) {
+    void* page = std::aligned_alloc(PAGE, PAGE);
+    const bool fine = page != nullptr && (pread(descriptor, page, PAGE, 0) >= 0 || errno != EINVAL);
+    std::free(page);
+    return fine;
 }
 
 std::string with_commas(int64_t number) {
@@ -43,7 +52,8 @@ Reader::Reader(std::vector<std::string> paths, int threads) : idle_limit_(std::m
         for (std::string& path : paths) {
             File file{std::move(path)};
             file.descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-            file.direct = file.descriptor >= 0;
+            file.direct = file.descriptor >= 0 && reads_directly(file.descriptor);
+            if (!file.direct && file.descriptor >= 0) close(file.descriptor);
             if (!file.direct) file.descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
             if (file.descriptor < 0) throw ReadError(file.path + ": can't be opened: " + std::strerror(errno));
             direct_ = direct_ && file.direct;

@@ -83,3 +83,19 @@ def test_rows_of_a_file_that_was_cut(file: tuple[Path, np.ndarray]) -> None:
     assert table.begin(np.array([3], np.int64)).take(100).shape == (1, 100)
     with pytest.raises(_cpu.ReadError, match=r"reading 100 bytes at 9,000 failed: the file ends after 4,096 bytes"):
         table.begin(np.array([3, 90], np.int64)).take(100)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
+def test_file_systems_without_direct_reads(tmp_path: Path) -> None:
+    """Whatever they answer to the flag, the bytes are the file's."""
+    data = np.random.default_rng(2).integers(0, 256, 9000, np.uint8)
+    path = Path("/dev/shm") / f"jubako-{os.getpid()}.bin"
+    path.write_bytes(data.tobytes())
+    try:
+        reader = _cpu.Reader([str(path)], 2)
+        assert np.array_equal(reader.read(0, 1, 8999), data[1:])
+        os.truncate(path, 5000)
+        with pytest.raises(_cpu.ReadError, match="the file ends after 5,000 bytes"):
+            reader.read(0, 1, 8999)
+    finally:
+        path.unlink()
