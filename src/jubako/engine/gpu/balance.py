@@ -17,12 +17,12 @@ FEWEST = 64  # requests before a new look
 
 
 class Balance:
-    """share: of the absent experts that the GPU fetches itself."""
+    """share: of the absent experts that the GPU fetches itself; fetching: seconds that one takes, 0 where it can't."""
 
     def __init__(self, boxes: Boxes) -> None:
         self.boxes = boxes
         self.share = 0.0
-        self._fetching = fetching_seconds(boxes)
+        self.fetching = fetching_seconds(boxes)
         self._seen = self._read()
 
     def set(self, share: float) -> None:
@@ -34,11 +34,11 @@ class Balance:
         """Look at what the threads did since the last time."""
         now = self._read()
         requests, experts, seconds = (new - old for new, old in zip(now, self._seen, strict=True))
-        if not self._fetching or requests < FEWEST or experts == 0:
+        if not self.fetching or requests < FEWEST or experts == 0:
             return
         self._seen = now
         computing = seconds / experts
-        wanted = min(computing / (computing + self._fetching), MOST)
+        wanted = min(computing / (computing + self.fetching), MOST)
         self.set(self.share + GENTLY * (wanted - self.share))
 
     def _read(self) -> tuple[float, float, float]:

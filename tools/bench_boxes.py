@@ -1,0 +1,190 @@
+"""Decode speed when not all experts have slots: a random full-size network, experts in main memory, slots as asked for.
+
+    python tools/bench_boxes.py --out results [--slots 1400,5900,14500] [--steps 40] [--threads 15]
+
+Every number of slots is measured with flat and with skewed routing (measure/synth.py). With skewed routing slots belong
+to what the engine's own counts of `--learn` steps call hot. A line for each stands in the JSON file even if a later one
+fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from jubako import _cpu
+from jubako.engine.gpu.device import open_gpu
+from jubako.engine.gpu.executor import GpuExecutor
+from jubako.measure.geometry import network_config
+from jubako.measure.synth_gpu import synthetic_network
+from jubako.measure.synth_host import synthetic_host
+from jubako.measure.tensor_plan import BlockTypes, Routing
+from jubako.ops.gpu.boxes import Boxes
+from jubako.ops.gpu.matrix import matrix
+from jubako.ops.gpu.residents import spread
+
+CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps of `width` columns asked for by the host. hits: uses whose expert had a slot; share: of the absent experts
+    fetched over the link; request: µs of the CPU's threads for a layer's; video: bytes of the card in use with so many
+    slots."""
+
+    routing: str
+    slots: int
+    width: int
+    milliseconds: float
+    tokens_per_second: float
+    hits: float
+    share: float
+    request: float
+    video: int
+
+
+class Bench:
+    """One executor with the most slots wanted; fewer are measured by leaving the rest empty."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.started = arguments, time.perf_counter()
+        self.device, self.types = open_gpu(), BlockTypes.parse(arguments.types)
+        self.config = network_config(
+            layers=arguments.layers, experts=arguments.experts, context=CONTEXT, ngram_rows=100_000
+        )
+        _cpu.set_threads(arguments.threads)
+        host = synthetic_host(self.config, self.device, self.types, arguments.distinct)
+        self.say(f"experts of {arguments.distinct} layers in main memory")
+        network, source = synthetic_network(self.config, self.device, self.types)
+        layers = [layer.experts for layer in network.layers]
+        self.boxes = Boxes(layers, host, max(arguments.slots), self.config.experts_used, self.device)
+        self.executor = GpuExecutor(network, self.device, context=CONTEXT, source=source, boxes=self.boxes)
+        self.state = self.executor.new_state(CONTEXT)
+        self.rng = np.random.default_rng(0)
+        self.results: list[Measured] = []
+        self.step(2)
+        self.say(f"network; fetching an expert takes {1e6 * self.executor.swaps.balance.fetching:.1f} µs")
+
+    def say(self, text: str) -> None:
+        print(f"[{time.perf_counter() - self.started:6.1f} s] {text}", flush=True)
+
+    def step(self, count: int, width: int = 1) -> None:
+        """Steps of random tokens."""
+        for _ in range(count):
+            if self.state.position + 2 * width > self.state.context:
+                self.state.close()
+                self.state = self.executor.new_state(CONTEXT)
+            self.executor.step([(self.rng.integers(0, self.config.vocabulary, width).tolist(), self.state)])
+
+    def settle(self, slots: int, order: np.ndarray) -> None:
+        """Give that many slots to the first of `order` [n, 2] (layer, expert). What lies in them is left as it is."""
+        residents = self.boxes.residents
+        [pool] = residents.pools.values()
+        torch.cuda.synchronize()
+        residents.where[:], pool.holders[:] = -1, -1
+        chosen = order[:slots]
+        pool.holders[:slots] = chosen
+        residents.where[chosen[:, 0], chosen[:, 1]] = np.arange(slots)
+        residents.table.copy_(torch.from_numpy(residents.where))
+
+    def skew(self) -> np.ndarray:
+        """Go over to a skewed router; all experts in the order of the heat that it gives."""
+        network, source = synthetic_network(self.config, self.device, self.types, "skewed")
+        for own, new in zip(self.executor.ops.weights.layers, network.layers, strict=True):
+            routers = (new.experts.router, new.experts.shared_router)
+            own.experts.router[0].data.copy_(matrix(routers, self.device, source).data)
+        heat = self.executor.swaps.heat
+        self.executor.desk.meanwhile = None
+        heat.read(self.boxes.counts.cpu().numpy())
+        heat.values[:] = 0
+        self.step(self.arguments.learn)
+        heat.read(self.boxes.counts.cpu().numpy())
+        self.executor.desk.meanwhile = self.executor.swaps.between
+        return heat.order()
+
+    def measure(self, routing: Routing, slots: int, width: int = 1) -> None:
+        """Time steps once the share has settled."""
+        threads, steps = self.boxes.threads, self.arguments.steps
+        self.executor.swaps.balance.set(0.5)
+        self.step(24, width)
+        before = threads.requests, threads.seconds
+        uses, absent = self._uses()
+        start = time.perf_counter()
+        self.step(steps, width)
+        each = (time.perf_counter() - start) / steps
+        requests, seconds = threads.requests - before[0], threads.seconds - before[1]
+        now_uses, now_absent = self._uses()
+        hits = 1 - (now_absent - absent) / (now_uses - uses)
+        free, total = torch.cuda.mem_get_info(self.device)
+        video = total - free - (max(self.arguments.slots) - slots) * next(iter(self.boxes.residents.pools)).bytes
+        share = self.executor.swaps.balance.share
+        self.results.append(
+            Measured(
+                routing, slots, width, 1000 * each, width / each, hits, share, 1e6 * seconds / max(requests, 1), video
+            )
+        )
+        self.say(json.dumps(asdict(self.results[-1])))
+        self.arguments.out.mkdir(parents=True, exist_ok=True)
+        (self.arguments.out / "boxes.json").write_text(json.dumps([asdict(line) for line in self.results], indent=1))
+
+    def _uses(self) -> tuple[int, int]:
+        """Uses of experts by steps so far, and those of experts that have no slot now."""
+        counts = self.boxes.counts.cpu().numpy().astype(np.int64)
+        return int(counts.sum()), int(counts[self.boxes.residents.where < 0].sum())
+
+    def run(self) -> None:
+        """Everything, the smallest number of slots first."""
+        everyone = spread(self.config.layers, self.config.experts)
+        for slots in self.arguments.slots:
+            self.settle(slots, everyone)
+            self.measure("flat", slots)
+        order = self.skew()
+        for slots in self.arguments.slots:
+            self.settle(slots, order)
+            self.measure("skewed", slots)
+        self.measure("skewed", self.arguments.slots[-1], width=4)
+        self.say(f"{self.executor.swaps.swapped} experts changed places meanwhile")
+        print(table(self.results), flush=True)
+        self.boxes.close()
+
+
+def table(results: list[Measured]) -> str:
+    """As Markdown."""
+    lines = ["| routing | slots | VRAM, GB | hits | columns | ms | tok/s | over the link |", "|" + "---|" * 8]
+    for r in results:
+        lines.append(
+            f"| {r.routing} | {r.slots:,} | {r.video / 1e9:.1f} | {r.hits:.0%} | {r.width} | {r.milliseconds:.2f} | "
+            f"{r.tokens_per_second:.1f} | {r.share:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def numbers(text: str) -> list[int]:
+    return sorted(int(part) for part in text.split(","))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--slots", type=numbers, default=[1400, 5900, 14500])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--learn", type=int, default=100)
+    parser.add_argument("--threads", type=int, default=max(_cpu.default_threads() - 1, 1))
+    parser.add_argument("--distinct", type=int, default=12)
+    parser.add_argument("--types", default="")
+    parser.add_argument("--layers", type=int, default=48)
+    parser.add_argument("--experts", type=int, default=512)
+    Bench(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()
