@@ -1,4 +1,4 @@
-"""Random experts in pinned main memory, real blocks of the network's types: for measuring steps whose experts lie there.
+"""Random experts in pinned main memory, real blocks of the network's types: to measure steps whose experts lie there.
 
 A few layers are made and stand for all of them: one layer of the full geometry takes 1.1 GB, far more than any cache,
 so a dozen are read as slowly as 48, and are there in seconds.
