@@ -12,7 +12,7 @@ from jubako.place import routing
 from jubako.place.census import card_bytes, sizes, slot_bytes
 from jubako.place.factors import CALIBRATED, IDEAL
 from jubako.place.predict import Holding, absent_rates, card_prompt, card_step, chunks, cpu_prompt, cpu_step
-from jubako.place.routing import distinct, flat, hit_rate, missed, skewed
+from jubako.place.routing import Counted, distinct, flat, hit_rate, skewed
 
 EVEN = flat(512, 10)
 LAYERS = 48
@@ -119,13 +119,13 @@ def test_skewed_routing_is_that_of_synth() -> None:
     uneven = skewed(512, 10)
     assert uneven.sum() == pytest.approx(10) and list(uneven) == sorted(uneven, reverse=True)
     assert hit_rate(uneven, 128) > 2.5 * hit_rate(EVEN, 128) == pytest.approx(2.5 * 0.25)
-    assert missed(uneven, 1, 128) == pytest.approx(10 * (1 - hit_rate(uneven, 128)))
+    assert Counted(uneven, 1).missed(128) == pytest.approx(10 * (1 - hit_rate(uneven, 128)))
 
 
 def test_hit_rates_explain_what_a_peer_was_measured_to_do() -> None:
     """FreeToken on one H200: 8.6 ms a token and 2.7 ms for each expert that a layer misses."""
     for slots, tokens_per_second in ((128, 66), (256, 75)):
-        missing = missed(skewed(512, 10), 1, slots)
+        missing = Counted(skewed(512, 10), 1).missed(slots)
         assert 1000 / (8.6 + 2.7 * missing) == pytest.approx(tokens_per_second, rel=0.2)
 
 

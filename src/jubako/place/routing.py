@@ -45,7 +45,7 @@ def hit_rate(popularity: Popularity, held: int) -> float:
 
 
 class Counted:
-    """`distinct` and `missed` of one number of tokens, each number of held experts reckoned once."""
+    """Different experts that so many tokens use together, on average: each number of held ones is reckoned once."""
 
     def __init__(self, popularity: Popularity, tokens: int) -> None:
         self._used = 1 - (1 - popularity) ** tokens
@@ -53,13 +53,3 @@ class Counted:
 
     def distinct(self) -> float:
         return self.missed(0)
-
-    def missed(self, held: int) -> float:
-        if held not in self._missed:
-            self._missed[held] = float(self._used[held:].sum())
-        return self._missed[held]
-
-
-def missed(popularity: Popularity, tokens: int, held: int) -> float:
-    """Different experts beyond the `held` most popular that so many tokens use together."""
-    return distinct(popularity[held:], tokens)
