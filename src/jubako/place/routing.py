@@ -53,3 +53,9 @@ class Counted:
 
     def distinct(self) -> float:
         return self.missed(0)
+
+    def missed(self, held: int) -> float:
+        """Of them, those beyond the `held` most popular."""
+        if held not in self._missed:
+            self._missed[held] = float(self._used[held:].sum())
+        return self._missed[held]
