@@ -27,6 +27,11 @@ constexpr uint64_t item_mask = (1u << item_bits) - 1;
 
 thread_local bool inside = false;
 
+template <class Word>
+void futex(Word* word, int operation, int64_t value) {
+    syscall(SYS_futex, word, operation, value, nullptr, nullptr, 0);
+}
+
 // One job at a time. `ticket` packs epoch | items | next item, so that a thread that wakes up late can neither take
 // an item of a job that is over nor make the caller wait: only claimed items are waited for.
 class Pool {
@@ -34,6 +39,7 @@ public:
     void resize(int count) {
         std::lock_guard lock(job_mutex_);
         limit_.store(count);
+        futex(&limit_, FUTEX_WAKE_PRIVATE, 1 << 30);
         for (; started_ < count - 1; ++started_) std::thread(&Pool::work, this, started_).detach();
     }
 
@@ -65,8 +71,10 @@ public:
 private:
     void wake() {
         sequence_.fetch_add(1);
-        if (sleepers_.load() > 0) syscall(SYS_futex, &sequence_, FUTEX_WAKE_PRIVATE, 1 << 30, nullptr, nullptr, 0);
+        if (sleepers_.load() > 0) futex(&sequence_, FUTEX_WAKE_PRIVATE, 1 << 30);
     }
+
+    bool needed(int index) const { return index < limit_.load(std::memory_order_relaxed) - 1; }
 
     bool claim_and_run() {
         uint64_t ticket = ticket_.load(std::memory_order_acquire);
@@ -85,19 +93,19 @@ private:
         for (;;) {
             uint32_t sequence = sequence_.load();
             auto until = std::chrono::steady_clock::now() + spin_time;
-            while (awake_.load(std::memory_order_relaxed) > 0 || std::chrono::steady_clock::now() < until) {
+            while (needed(index) && (awake_.load(std::memory_order_relaxed) > 0 || std::chrono::steady_clock::now() < until)) {
                 bool worked = false;
-                if (index < limit_.load(std::memory_order_relaxed) - 1)
-                    while (claim_and_run()) worked = true;
+                while (claim_and_run()) worked = true;
                 if (worked) {
                     sequence = sequence_.load();
                     until = std::chrono::steady_clock::now() + spin_time;
                 }
                 for (int i = 0; i < 16; ++i) _mm_pause();
             }
+            for (int limit = limit_.load(); index >= limit - 1; limit = limit_.load()) futex(&limit_, FUTEX_WAIT_PRIVATE, limit);
             sleepers_.fetch_add(1);
             if (sequence_.load() == sequence)
-                syscall(SYS_futex, &sequence_, FUTEX_WAIT_PRIVATE, sequence, nullptr, nullptr, 0);
+                futex(&sequence_, FUTEX_WAIT_PRIVATE, sequence);
             sleepers_.fetch_sub(1);
         }
     }
