@@ -34,16 +34,17 @@ from jubako.ops.gpu import repack
 from jubako.ops.gpu import target as targets
 from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.away import Away, Mailbox
+from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.embed import decode
 from jubako.ops.gpu.experts import Experts, Routed, add_up, parts_of
-from jubako.ops.gpu.combine import hyper_combine
-from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.link import link_of
-from jubako.ops.gpu.matrix import Matrix
+from jubako.ops.gpu.matrix import Matrix, has_tensor_cores
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
+from jubako.ops.gpu.tiles import TILED, fits, padded
 from jubako.quant import BY_NAME
 
 assert jubako.ops.gpu.launch
@@ -108,6 +109,13 @@ def recording(properties: targets.Target) -> Iterator[list[Recorded]]:
 
 
 def matrix(name: str, rows: int, cols: int) -> Matrix:
+    """As it lies on the target at hand."""
+    if fits(BY_NAME[name], cols) and has_tensor_cores(torch.device("cpu")):
+        return Matrix(torch.zeros(padded(rows) * BY_NAME[name].row_bytes(cols), dtype=torch.uint8), TILED, rows, cols)
+    return planes(name, rows, cols)
+
+
+def planes(name: str, rows: int, cols: int) -> Matrix:
     return Matrix(torch.zeros(LAYOUTS[name].matrix_bytes(rows, cols), dtype=torch.uint8), BY_NAME[name], rows, cols)
 
 
@@ -123,6 +131,13 @@ def layer(gate: str = "IQ3_XXS", down: str = "IQ4_NL") -> Experts:
 def routed(tokens: int) -> Routed:
     ids = torch.zeros(tokens, CHOSEN, dtype=torch.int32)
     return Routed(ids, torch.zeros(tokens, CHOSEN), torch.zeros(tokens), ids)
+
+
+def added(tokens: int) -> None:
+    """A product into the streams and the mix after it."""
+    cpu = torch.device("cpu")
+    streams, inject = torch.zeros(tokens, STREAMS, HIDDEN), torch.zeros(tokens, STREAMS)
+    linear_mix(matrix("Q8_0", HIDDEN, 6144), room_for(tokens, 6144, True, cpu), streams, inject, mix())
 
 
 def row_bytes(name: str, columns: int) -> int:
@@ -159,6 +174,9 @@ def families() -> dict[str, Callable[[], Any]]:
         "product, 4 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "experts and mix": lambda: mixed(1),
         "mix, 4 columns": lambda: mixed(4),
+        "product and mix": lambda: added(1),
+        "product and mix, 4 columns": lambda: added(4),
+        "product and mix, 16 columns": lambda: added(16),
         "experts' sum": lambda: add_up(
             parts_of(layer(), room_for(1, HIDDEN, False, cpu), routed(1)), torch.zeros(1, HIDDEN)
         ),
@@ -175,7 +193,7 @@ def families() -> dict[str, Callable[[], Any]]:
         named[f"repacking {name}"] = lambda name=name: repack.repack_into(
             BY_NAME[name],
             torch.zeros(1, 64, row_bytes(name, HIDDEN), dtype=torch.uint8),
-            matrix(name, 64, HIDDEN).data[None],
+            planes(name, 64, HIDDEN).data[None],
         )
     for name in LAYOUTS:
         named[f"product {name}"] = lambda name=name: linear(matrix(name, 64, HIDDEN), room_for(1, HIDDEN, True, cpu))

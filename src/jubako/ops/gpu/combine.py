@@ -164,7 +164,7 @@ def product_into(
             SCALED=weight.scale is not None, STREAMS=count, FORM=to.form, OVERLAP=to.overlap, num_warps=8, **to.options,
         )  # fmt: skip
         return Wide(wide, squares)
-    columns = min(triton.next_power_of_2(tokens), 4)
+    columns = min(triton.next_power_of_2(tokens), 4) if to.shares else 1
     if shape is None:
         shape = Shape(32, divisor(units, 12)) if columns == 1 else Shape(16, divisor(units, 6))
         shape = Shape(32, 1) if interpreted() else shape

@@ -228,8 +228,8 @@ def mix_step(
 ) -> tuple[Quantised, torch.Tensor | None]:
     """`hyper_mix` of up to 16 tokens, of streams as they are."""
     tokens, count, hidden = streams.shape
-    cut = cut or Cut()
     device, to, rank = streams.device, target(streams.device), mix.down.rows
+    cut = cut or (Cut() if to.shares else Cut(1, 1))
     assert hidden % 256 == 0, f"hidden size {hidden} is not a multiple of 256"
     assert count % 2 == 0, f"{count} streams are not pairs"
     low = torch.empty(tokens, -(-rank // 32) * 32, device=device)

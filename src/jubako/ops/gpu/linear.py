@@ -194,8 +194,8 @@ def divisor(units: int, most: int) -> int:
     return max(n for n in range(1, min(units, most) + 1) if units % n == 0)
 
 
-def shape_of(matrix: Matrix, units: int, tokens: int) -> Shape:
-    """Up to four columns meet the weights while they are in registers, two groups of eight rows a warp."""
+def shape_of(matrix: Matrix, units: int, tokens: int, shares: bool = True) -> Shape:
+    """Columns meet the weights while they are in registers: four in tensor cores, else two of them if rows are many."""
     columns = min(triton.next_power_of_2(tokens), 4)
     if interpreted():
         return Shape(min(1024, triton.next_power_of_2(matrix.rows)), 1, 1, columns)
@@ -203,6 +203,8 @@ def shape_of(matrix: Matrix, units: int, tokens: int) -> Shape:
         return Shape(8, divisor(units, 12))
     if plain_type(matrix.type.id):
         return Shape(8, divisor(units, 2), 1, columns)
+    if not shares:
+        return Shape(4, divisor(units, 12)) if matrix.rows < 8192 else Shape(8, 1, 4, 2)
     if matrix.rows < 8192:
         return Shape(8, divisor(units, 12), 1, columns)
     return Shape(8, divisor(units, 2), 4, columns)
@@ -225,7 +227,7 @@ def launch(
     if first.type is TILED and x.fine and inject is None and x.valid >= first.blocks:
         launch_tiles(matrices, x, out, splits, units)
         return
-    shape = shape or shape_of(first, units, x.tokens)
+    shape = shape or shape_of(first, units, x.tokens, target(out.device).shares)
     second_tiles = -(-second.rows // shape.rows) if len(matrices) > 1 else 0
     all_tiles = second_tiles - (-first.rows // (shape.rows * shape.groups))
     to = target(out.device)

@@ -44,6 +44,11 @@ class Target:
         return self.one_column if columns == 1 else self.form
 
     @property
+    def shares(self) -> bool:
+        """Whether several columns should meet weights in registers: elsewhere weights come again, from the cache."""
+        return self.form in (TENSOR, PLAIN)
+
+    @property
     def options(self) -> dict[str, Any]:
         """Compiler options of every kernel here. Products and sums are rounded one by one: bits are promised."""
         options: dict[str, Any] = {} if self.form == PLAIN and interpreted() else {"enable_fp_fusion": False}
