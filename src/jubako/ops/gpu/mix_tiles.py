@@ -69,6 +69,7 @@ def long_tiles(
         raws = fetch_tiles(base, rows, STREAMS * UNITS, top, first + u, STEP, STREAMS)
         wait(OVERLAP)
         sums = meet_tiles(sums, raws, x, tokens, first + u, STEP, STREAMS, FOURS, FORM)
+    HALF: tl.constexpr = STREAMS // 2
     n = tl.arange(0, 4 * STREAMS)
     part = tl.arange(0, PLACES)[None, :]
     row = tl.minimum(top + tl.arange(0, 2)[None, :] * 8 + tl.arange(0, 8)[:, None], rows - 1)
@@ -80,7 +81,6 @@ def long_tiles(
         if top == 0:
             tl.store(inverse + 4 * c * STREAMS + n, factor, mask=4 * c * STREAMS + n < tokens * STREAMS)
         y = tile_tree(sums[c], STREAMS) * tl.reshape(factor, [4, 1, STREAMS, 1])
-        HALF: tl.constexpr = STREAMS // 2
         y = tl.sum(tl.reshape(tl.sum(tl.reshape(y, [4, 8, 2, HALF, 2]), axis=2), [4, 8, HALF, 2]), axis=2)
         y *= 1.0 / STREAMS
         if SCALED:
