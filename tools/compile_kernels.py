@@ -36,11 +36,12 @@ from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.away import Away, Mailbox
 from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.embed import decode
-from jubako.ops.gpu.experts import Experts, Routed, add_up, parts_of
+from jubako.ops.gpu.experts import Experts, Parts, Routed, add_up, parts_of
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.link import link_of
 from jubako.ops.gpu.matrix import Matrix, has_tensor_cores
+from jubako.ops.gpu.peer_exchange import Block, Boxes, room_of, send
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
@@ -166,6 +167,17 @@ def absent(tokens: int) -> None:
     parts_of(replace(mine, away=away), room_for(tokens, HIDDEN, False, cpu), routed(tokens))
 
 
+def exchanged(tokens: int) -> None:
+    """What two cards that share a layer launch between its blocks."""
+    boxes = Boxes(*(torch.zeros(2, 16, HIDDEN, dtype=torch.int64) for _ in range(2)), torch.zeros(1, dtype=torch.int32))
+    streams, inject = torch.zeros(tokens, STREAMS, HIDDEN), torch.zeros(tokens, STREAMS)
+    parts = Parts(torch.zeros(tokens * (CHOSEN + 1), HIDDEN), routed(tokens))
+    for part in (torch.zeros(tokens, HIDDEN), parts):
+        for following in (mix(), None):
+            block = Block(part, streams, inject, following, True)
+            send(block, boxes, 0, room_of(block))
+
+
 def families() -> dict[str, Callable[[], Any]]:
     """What is compiled: a name, and a call that launches it."""
     cpu = torch.device("cpu")
@@ -182,6 +194,7 @@ def families() -> dict[str, Callable[[], Any]]:
         ),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "argmax": lambda: argmax(torch.zeros(1, 248320)),
+        "exchange between cards": lambda: exchanged(1),
         "absent experts": lambda: absent(1),
         "absent experts, 4 columns": lambda: absent(4),
         "prompt: experts": lambda: parts_of(layer(), torch.zeros(32, HIDDEN), routed(32)),

@@ -127,7 +127,9 @@ class Exchange:
         """passages: from the first card to the second, and back."""
         self.passages, self.hidden = passages, hidden
         devices = [passage.source for passage in passages]
-        self.words = all(passage.direct and passage.source.type == "cuda" for passage in passages)
+        # AMD's compiler may take a loop of volatile loads for one
+        on_cuda = torch.version.hip is None and all(passage.source.type == "cuda" for passage in passages)
+        self.words = on_cuda and all(passage.direct for passage in passages)
         inboxes = [torch.zeros(2, COLUMNS, hidden, dtype=torch.int64, device=device) for device in devices]
         passes = [torch.zeros(1, dtype=torch.int32, device=device) for device in devices]
         self._boxes = [Boxes(inboxes[card], inboxes[1 - card], passes[card]) for card in range(2)]
