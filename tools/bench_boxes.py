@@ -1,6 +1,6 @@
 """Decode speed when not all experts have slots: a random full-size network, experts in main memory, slots as asked for.
 
-    python tools/bench_boxes.py --out results [--slots 1400,5900,14500] [--steps 40] [--threads 15]
+    python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--steps 40] [--threads 15]
 
 Every number of slots is measured with flat and with skewed routing (measure/synth.py). With skewed routing slots belong
 to what the engine's own counts of `--learn` steps call hot. A line for each stands in the JSON file even if a later one
@@ -175,7 +175,7 @@ def numbers(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--slots", type=numbers, default=[1400, 5900, 14500])
+    parser.add_argument("--slots", type=numbers, default=[1370, 5840, 14750])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--learn", type=int, default=100)
     parser.add_argument("--threads", type=int, default=max(_cpu.default_threads() - 1, 1))

@@ -15,7 +15,7 @@ from test_mixture import CHOSEN, COUNT, HIDDEN, SIZE, mixture
 from jubako import _cpu
 from jubako.ops.gpu.away import BELL, DONE, ERROR, Away, Mailbox
 from jubako.ops.gpu.experts import Experts, Routed, experts
-from jubako.ops.gpu.host import pin
+from jubako.ops.gpu.host import pin, unpin
 from jubako.ops.gpu.link import MOST, fits, link_of
 from jubako.quant import BY_NAME
 
@@ -60,6 +60,9 @@ def device_case(device: torch.device) -> Iterator[list[Case]]:
     yield cases
     for case in cases:
         case.threads.close()
+        if device.type == "cuda":
+            for raw in case.blocks:
+                unpin(raw)
     _cpu.set_threads(threads)
 
 

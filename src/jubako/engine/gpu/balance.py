@@ -12,6 +12,7 @@ from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.link import fetch
 
 MOST = 0.9  # of the experts for the link: what the CPU takes must stay known
+LAG = 15e-6  # seconds that the GPU needs for what it fetched, after which it waits for the CPU
 GENTLY = 0.5  # of the way to the new share, at a time
 FEWEST = 64  # requests before a new look
 
@@ -37,8 +38,9 @@ class Balance:
         if not self.fetching or requests < FEWEST or experts == 0:
             return
         self._seen = now
-        computing = seconds / experts
-        wanted = min(computing / (computing + self.fetching), MOST)
+        computing, absent = seconds / experts, experts / requests / (1 - self.share)
+        wanted = (absent * computing - LAG) / (absent * (computing + self.fetching))
+        wanted = min(max(wanted, 0.0), MOST)
         self.set(self.share + GENTLY * (wanted - self.share))
 
     def _read(self) -> tuple[float, float, float]:

@@ -65,6 +65,7 @@ def boxed_executor(
     finally:
         source.close()
     executor.chunk = executor.piece = plan.chunk
+    _cpu.set_threads(max(plan.threads - 1, 1))  # the host's own thread wants one: 15 of 16 were 5 to 10 % faster
     executor.swaps.balance.set(plan.link_share)
     remember(executor.swaps, network)
     return executor

@@ -110,6 +110,7 @@ class GpuExecutor:
         if boxes is not None:
             self.swaps = Swaps(boxes, Heat(len(boxes.layers), self.config.experts, self.config.experts_used))
             self.desk.meanwhile = self.swaps.between
+            self.desk.sleep_while_waiting()  # a thread that spins beside those that compute halves their speed
         self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.desk.on_gpu else []
 
     @torch.inference_mode()

@@ -53,6 +53,11 @@ def bytes_at(address: int, count: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
 
 
+def unpin(memory: np.ndarray) -> None:
+    """Before pinned memory is given back: what comes to lie there would count as pinned in part."""
+    torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
+
+
 def pin(memory: np.ndarray) -> None:
     """Let the GPU read memory that is there already. Raises MachineError if the system refuses."""
     pin_at(memory.ctypes.data, memory.nbytes)
