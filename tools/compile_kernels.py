@@ -30,6 +30,8 @@ from triton.runtime.jit import JITFunction
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import jubako.ops.gpu.launch
+from jubako import _cpu
+from jubako.arch.tensor import Tensor
 from jubako.ops.gpu import repack
 from jubako.ops.gpu import target as targets
 from jubako.ops.gpu.activation import room_for
@@ -37,6 +39,7 @@ from jubako.ops.gpu.away import Away, Mailbox
 from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.embed import decode
 from jubako.ops.gpu.experts import Experts, Parts, Routed, add_up, parts_of
+from jubako.ops.gpu.far_table import FarTable
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.link import link_of
@@ -145,6 +148,15 @@ def row_bytes(name: str, columns: int) -> int:
     return columns // BY_NAME[name].weights * BY_NAME[name].bytes
 
 
+def far_rows() -> None:
+    """A table of one row, which this file stands for."""
+    raw = np.zeros((1, row_bytes("Q8_0", 64)), np.uint8)
+    tensor = Tensor("table", BY_NAME["Q8_0"], (1, 64), raw, Path(__file__), 0)
+    table = FarTable(tensor, _cpu.RowTable(_cpu.Reader([__file__], 1), 0, 0, raw.shape[1], 1), 4, torch.device("cpu"))
+    table.ask(torch.zeros(4, dtype=torch.int64))
+    table.take(4)
+
+
 def mix() -> HyperMix:
     wide = STREAMS * HIDDEN
     return HyperMix(
@@ -193,6 +205,7 @@ def families() -> dict[str, Callable[[], Any]]:
             parts_of(layer(), room_for(1, HIDDEN, False, cpu), routed(1)), torch.zeros(1, HIDDEN)
         ),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
+        "rows from the disk": far_rows,
         "argmax": lambda: argmax(torch.zeros(1, 248320)),
         "exchange between cards": lambda: exchanged(1),
         "absent experts": lambda: absent(1),
