@@ -10,10 +10,14 @@ import torch
 from gpu_weights import both, same_bits, slots
 
 from jubako import _cpu
-from jubako.ops.gpu.experts import Experts, Routed, experts, experts_combine
 from jubako.ops.gpu.combine import hyper_combine
+from jubako.ops.gpu.expert_step import Cut
+from jubako.ops.gpu.experts import Experts, Routed, experts, experts_combine
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
+from jubako.ops.gpu.kinds import addend_word, has_table, table_word
+from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route, route_experts
+from jubako.quant import BY_NAME
 
 HIDDEN, SIZE, COUNT, CHOSEN = 256, 64, 5, 3
 
@@ -41,14 +45,16 @@ class Mixture:
         return torch.from_numpy(self.x).to(self.device)
 
 
-def mixture(gate: str, down: str, shared: str, tokens: int, device: torch.device, down_cols: int = 0) -> Mixture:
+def mixture(
+    gate: str, down: str, shared: str, tokens: int, device: torch.device, down_cols: int = 0, hidden: int = HIDDEN
+) -> Mixture:
     rng = np.random.default_rng(tokens)
-    mine, cpu = slots(gate, down, COUNT, SIZE, HIDDEN, device, down_cols)
-    one, cpu_shared = slots(shared, shared, 1, SIZE, HIDDEN, device, seed=7)
-    router, cpu_router = both("F32", 1, HIDDEN, device, 4)
+    mine, cpu = slots(gate, down, COUNT, SIZE, hidden, device, down_cols)
+    one, cpu_shared = slots(shared, shared, 1, SIZE, hidden, device, seed=7)
+    router, cpu_router = both("F32", 1, hidden, device, 4)
     ids = np.stack([rng.permutation(COUNT)[:CHOSEN] for _ in range(tokens)]).astype(np.int32)
     weights = rng.dirichlet(np.ones(CHOSEN), tokens).astype(np.float32)
-    x = rng.standard_normal((tokens, HIDDEN)).astype(np.float32)
+    x = rng.standard_normal((tokens, hidden)).astype(np.float32)
     return Mixture(Experts((router,), mine, one), (*cpu, cpu_router, *cpu_shared), x, ids, weights, device)
 
 
@@ -59,6 +65,26 @@ def mixture(gate: str, down: str, shared: str, tokens: int, device: torch.device
 def test_bits_of_the_cpu(gate: str, down: str, shared: str, cols: int, device: torch.device) -> None:
     case = mixture(gate, down, shared, 2, device, cols)
     assert same_bits(experts(case.layer, case.input(), case.routed()), case.wanted())
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_bits_however_it_is_cut(ahead: bool, device: torch.device) -> None:
+    case = mixture("IQ3_XXS", "MXFP4", "Q8_0", 1, device, hidden=768)
+    cut = Cut(words=9, shared=17, ahead=ahead, tile=64, rows=128, groups=2)
+    assert same_bits(experts(case.layer, case.input(), case.routed(), cut), case.wanted())
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if has_table(BY_NAME[name].id)])
+def test_words_that_add_up(name: str) -> None:
+    """Each code's value is what prmt finds in A, and in B for the code with bit 3 turned, added up."""
+    kind = BY_NAME[name].id
+    tables = [np.array([addend_word(kind, 2 * k + i) for i in range(2)], np.int32).view(np.int8) for k in range(2)]
+
+    def found(table: np.ndarray, code: int) -> int:
+        return int(table[code]) if code < 8 else -int(table[code - 8] < 0)
+
+    values = np.array([table_word(kind, i) for i in range(4)], np.int32).view(np.int8)
+    assert [found(tables[0], c) + found(tables[1], c ^ 8) for c in range(16)] == values.tolist()
 
 
 def test_absent_experts_add_nothing(device: torch.device) -> None:

@@ -19,7 +19,7 @@ from .activation import Quantised, room_for, store_blocks
 from .linear import divisor
 from .mathfun import silu
 from .planar import LAYOUTS
-from .single import fetch_single, meet_single, no_sums, single_tree
+from .single import fetch_single, meet_single, no_sums, single_columns, single_tree
 from .slots import Slots
 from .target import interpreted, release, target, wait
 
@@ -35,32 +35,38 @@ def hidden_tile(
 ):  # fmt: skip
     """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`.
 
-    STEP units are fetched together; AHEAD: while STEP others meet the column.
+    STEP units are on their way while STEP others meet the column; AHEAD: their parts of the column, too.
     """
     top = tile * TILE
     g = no_sums(1, TILE, GATE)
     u = no_sums(1, TILE, UP)
-    if AHEAD:
-        of_gate = fetch_single(gate, rows, blocks, top, 0, STEP, TILE, 1, GATE, EVEN)
-        of_up = fetch_single(up, rows, blocks, top, 0, STEP, TILE, 1, UP, EVEN)
-        wait(OVERLAP)
-        release(OVERLAP)
+    of_gate = fetch_single(gate, rows, blocks, top, 0, STEP, TILE, 1, GATE, EVEN)
+    of_up = fetch_single(up, rows, blocks, top, 0, STEP, TILE, 1, UP, EVEN)
+    wait(OVERLAP)
+    release(OVERLAP)
+    if STEP == UNITS:
+        g = meet_single(g, of_gate, single_columns(x, token, 0, STEP, TILE, GATE, EVEN), token, GATE, FORM)
+        u = meet_single(u, of_up, single_columns(x, token, 0, STEP, TILE, UP, EVEN), token, UP, FORM)
+    else:
+        if AHEAD:
+            for_gate = single_columns(x, token, 0, STEP, TILE, GATE, EVEN)
+            for_up = single_columns(x, token, 0, STEP, TILE, UP, EVEN)
         for first in range(0, UNITS, STEP):
             ahead = tl.minimum(first + STEP, UNITS - STEP)
             next_gate = fetch_single(gate, rows, blocks, top, ahead, STEP, TILE, 1, GATE, EVEN)
             next_up = fetch_single(up, rows, blocks, top, ahead, STEP, TILE, 1, UP, EVEN)
-            g = meet_single(g, of_gate, x, token, first, STEP, GATE, EVEN, FORM)
-            u = meet_single(u, of_up, x, token, first, STEP, UP, EVEN, FORM)
+            if AHEAD:
+                next_for_gate = single_columns(x, token, ahead, STEP, TILE, GATE, EVEN)
+                next_for_up = single_columns(x, token, ahead, STEP, TILE, UP, EVEN)
+                g = meet_single(g, of_gate, for_gate, token, GATE, FORM)
+                u = meet_single(u, of_up, for_up, token, UP, FORM)
+                for_gate = next_for_gate
+                for_up = next_for_up
+            else:
+                g = meet_single(g, of_gate, single_columns(x, token, first, STEP, TILE, GATE, EVEN), token, GATE, FORM)
+                u = meet_single(u, of_up, single_columns(x, token, first, STEP, TILE, UP, EVEN), token, UP, FORM)
             of_gate = next_gate
             of_up = next_up
-    else:
-        for first in range(0, UNITS, STEP):
-            of_gate = fetch_single(gate, rows, blocks, top, first, STEP, TILE, 1, GATE, EVEN)
-            of_up = fetch_single(up, rows, blocks, top, first, STEP, TILE, 1, UP, EVEN)
-            wait(OVERLAP)  # passes at once but for the first time
-            release(OVERLAP)
-            g = meet_single(g, of_gate, x, token, first, STEP, GATE, EVEN, FORM)
-            u = meet_single(u, of_up, x, token, first, STEP, UP, EVEN, FORM)
     a = single_tree(g[0], TILE)
     b = single_tree(u[0], TILE)
     if SCALED:
@@ -121,7 +127,8 @@ def output_rows(
     """GROUPS·ROWS rows from `top` on of one expert's output for one use, into parts [use]."""
     raws = fetch_single(down, rows, blocks, top, 0, UNITS, ROWS, GROUPS, TYPE, EVEN)
     wait(OVERLAP)
-    sums = meet_single(no_sums(GROUPS, ROWS, TYPE), raws, x, use, 0, UNITS, TYPE, EVEN, FORM)
+    units = single_columns(x, use, 0, UNITS, ROWS, TYPE, EVEN)
+    sums = meet_single(no_sums(GROUPS, ROWS, TYPE), raws, units, use, TYPE, FORM)
     for g in tl.static_range(GROUPS):
         y = single_tree(sums[g], ROWS)
         if SCALED:
@@ -172,16 +179,16 @@ def down_kernel(
 
 @dataclass(frozen=True)
 class Cut:
-    """words: 32-bit words of gate and up that a lane fetches together, at most; shared: the same for the shared expert;
-    ahead: while as many are used; tile: rows of a program, in blocks of 32; rows, groups: groups of rows of a program
+    """words: 32-bit words of gate and up that a lane has on their way together, at most; shared: of the shared expert;
+    ahead: parts of the column, too; tile: rows of a program, in blocks of 32; rows, groups: groups of rows of a program
     of the down product."""
 
-    words: int = 90
-    shared: int = 34
+    words: int = 9
+    shared: int = 18
     ahead: bool = False
     tile: int = 32
-    rows: int = 8
-    groups: int = 2
+    rows: int = 16
+    groups: int = 4
 
     def together(self, units: int, most: int, slots: Slots) -> int:
         """How many of a row's units are fetched together: `most` words of gate and up."""
@@ -190,11 +197,10 @@ class Cut:
 
 
 def usual_cut(tokens: int) -> Cut:
-    """One token's weights are all under way at once; those of several take turns. The interpreter likes few large
-    programs."""
+    """One token leaves room for more on its way. The interpreter likes few large programs."""
     if interpreted():
         return Cut(words=1 << 20, shared=1 << 20, tile=64, rows=256, groups=1)
-    return Cut() if tokens == 1 else Cut(words=18, shared=18, ahead=True)
+    return Cut(words=18, shared=17, ahead=True) if tokens == 1 else Cut()
 
 
 def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised:

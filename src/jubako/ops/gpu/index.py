@@ -14,14 +14,14 @@ import triton
 import triton.language as tl
 
 from .columns import BASE, COUNT, FIRST, PART_SLOT, Columns
-from .launch import COLUMNS, exact, overlapped, power_of_two
+from .launch import COLUMNS, exact, has_tf32, overlapped, power_of_two
 from .state import PAGE, AttentionMemory
 from .target import release, target, wait
 
 BIN_BITS, BINS = 20, 256  # lower bits of a score that a bin leaves open; an eighth of an octave each
 LOWEST = 107 << 3  # the upper bits of 2^-20: what is less lies in the first bin, what is 2^12 or more in the last
 CHUNK = 256  # blocks that a program scores and counts for a step, TILE at a time
-TILE = 64  # in a prompt twice as many, for PROMPT_ROWS queries
+TILE = 64  # twice as many of halves in a prompt, for PROMPT_ROWS queries, and where products of them are fast
 PROMPT_ROWS = 32
 
 
@@ -138,11 +138,12 @@ def score_columns(
     tokens, heads, dim = q.shape
     assert columns.parts is not None
     max_blocks = scores.shape[1]
+    tile = 2 * TILE if memory.pooled.dtype == torch.float16 and has_tf32(q.device) else TILE
     _score_columns[(-(-max_blocks // CHUNK), tokens)](
         q, scores, counts, memory.pooled, memory.pages, memory.pages.stride(0), columns.parts,
         1 / math.sqrt(dim), max_blocks,
         BUDGET=budget, HEADS=heads, HEAD_ROWS=power_of_two(heads), D=dim, BLOCK_D=max(16, power_of_two(dim)),
-        RATIO=memory.ratio, PER_PAGE=PAGE // memory.ratio, CHUNK=CHUNK, TILE=TILE, COLUMNS=COLUMNS,
+        RATIO=memory.ratio, PER_PAGE=PAGE // memory.ratio, CHUNK=CHUNK, TILE=tile, COLUMNS=COLUMNS,
         PRECISION=exact(q.device), FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE,
         BIN_BITS=BIN_BITS, BINS=BINS, LOWEST=LOWEST,
         OVERLAP=target(q.device).overlap, num_warps=4, **overlapped(q.device),

@@ -82,24 +82,30 @@ def single_dots(w, x, TYPE: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def meet_single(
-    sums, raws, x, token, first, COUNT: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, FORM: tl.constexpr
-):
-    """The groups' partial sums (a tuple) after COUNT units more. x, EVEN: as in `products.meet_groups`."""
-    lanes = tl.zeros([1, sums[0].shape[1], 1], tl.int32)
-    seed = token + tl.arange(0, 8)[:, None, None] + lanes
+def single_columns(x, token, first, COUNT: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """COUNT units of a column on their way: a tuple for `meet_single`. x, EVEN: as in `products.meet_groups`."""
+    lanes = tl.zeros([1, ROWS, 1], tl.int32)
+    units = ()
     for u in tl.static_range(COUNT):
-        after = ()
         if number_bytes(TYPE) > 0:
-            pieces = single_numbers(x, token, first + u, lanes)
+            units = units + (single_numbers(x, token, first + u, lanes),)
         else:
-            unit = single_column(x, token, first + u, lanes, wants_sums(TYPE), EVEN)
+            units = units + (single_column(x, token, first + u, lanes, wants_sums(TYPE), EVEN),)
+    return units
+
+
+@triton.jit
+def meet_single(sums, raws, units, token, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """The groups' partial sums (a tuple) after some units more."""
+    seed = token + tl.arange(0, 8)[:, None, None] + tl.zeros([1, sums[0].shape[1], 1], tl.int32)
+    for u in tl.static_range(len(units)):
+        after = ()
         for g in tl.static_range(len(sums)):
             if number_bytes(TYPE) > 0:
-                p = number_step(sums[g], plain(raws[g][u], TYPE), pieces, FORM)
+                p = number_step(sums[g], plain(raws[g][u], TYPE), units[u], FORM)
             else:
-                dots = single_dots(addends(raws[g][u], seed, TYPE, FORM), unit, TYPE, FORM)
-                p = step(sums[g], dots, factors(raws[g][u], TYPE), unit, TYPE, FORM)
+                dots = single_dots(addends(raws[g][u], seed, TYPE, FORM), units[u], TYPE, FORM)
+                p = step(sums[g], dots, factors(raws[g][u], TYPE), units[u], TYPE, FORM)
             after = after + (p,)
         sums = after
     return sums
