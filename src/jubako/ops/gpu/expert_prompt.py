@@ -25,16 +25,13 @@ from .uses import Tiles, tiles_of, tiles_of_one
 
 @dataclass(frozen=True)
 class Cut:
-    """Uses of a tile, rows of a program of gate and up, and of down; stages: units on their way at once; ahead: how
-    many tiles before its own a slot's weights are asked for."""
+    """Uses of a tile, rows of a program of gate and up, and of down; stages: units on their way at once."""
 
     uses: int
     rows: int = 64
     down_rows: int = 128
     warps: int = 4
     stages: int = 2
-    ahead: int = 8
-    down_ahead: int = 8
 
 
 def usual_cut(uses: float, device: torch.device) -> Cut:
@@ -43,7 +40,8 @@ def usual_cut(uses: float, device: torch.device) -> Cut:
         return Cut(16, 128, 256)
     if target(device).stages == 1:  # 64 KB of shared memory or little more
         return Cut(32 if uses > 12 else 16, down_rows=64, stages=1)
-    return Cut(next(tile for tile in (16, 32, 64, 128) if uses * 1.3 <= tile or tile == 128))
+    tile = next(tile for tile in (16, 32, 64, 128) if uses * 1.3 <= tile or tile == 128)
+    return Cut(tile, down_rows=128 if tile == 128 else 64)
 
 
 @triton.jit
@@ -53,40 +51,15 @@ def held_half(x):
 
 
 @triton.jit
-def fetch_ahead(pool, slot_bytes, table, expert, first, BYTES: tl.constexpr, WARPS: tl.constexpr):
-    """This program's share of BYTES bytes of the slot that a later tile reads, on its way to the L2 cache.
-
-    In long pieces: what a program itself reads at a time are 64 bytes of each of its rows, which memory gives slowly.
-    """
-    id = tl.load(expert)
-    slot = tl.load(table + tl.maximum(id, 0))
-    if (id >= 0) & (slot >= 0):
-        thread = tl.arange(0, WARPS * 32)
-        each = tl.cdiv(BYTES, tl.num_programs(0) * WARPS * 128) * 128
-        for start in range(0, each, 32768):  # a piece has less than 65,536 bytes
-            size = tl.minimum(each - start, 32768)
-            at = (tl.program_id(0) * WARPS + thread // 32) * each + start
-            address = (pool + slot.to(tl.int64) * slot_bytes + first + tl.minimum(at, BYTES - size)).to(tl.int64)
-            tl.inline_asm_elementwise(
-                "{.reg .pred p; setp.eq.s32 p, $3, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0;}",
-                "=r,l,r,r", [address, size + thread * 0, thread % 32], dtype=tl.int32, is_pure=False, pack=1,
-            )  # fmt: skip
-
-
-@triton.jit
 def gate_up_prompt_kernel(
-    pool, pool_scales, slot_bytes, up_at, table, tiles, rows, uses, expert, first, last, chosen, x, x_stride,
+    pool, pool_scales, slot_bytes, up_at, table, rows, uses, expert, first, last, chosen, x, x_stride,
     factor, hidden, hidden_stride, counting,
     BLOCKS: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, GATE: tl.constexpr,
     UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FACTOR: tl.constexpr, SCALE: tl.constexpr,
-    HALF: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr, BYTES: tl.constexpr, WARPS: tl.constexpr,
-    FORM: tl.constexpr,
+    HALF: tl.constexpr, STAGES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Program (rows, tile): silu(gate)·up of ROWS rows for the tile's uses, into hidden [use] in `operand`'s order."""
     tile = tl.program_id(1)
-    if AHEAD > 0:
-        if tile + AHEAD < tiles:
-            fetch_ahead(pool, slot_bytes, table, expert + tile + AHEAD, 0, BYTES, WARPS)
     id = tl.load(expert + tile)
     slot = tl.load(table + tl.maximum(id, 0))
     if (id >= 0) & (slot >= 0):
@@ -124,17 +97,13 @@ def gate_up_prompt_kernel(
 
 @triton.jit
 def down_prompt_kernel(
-    pool, pool_scales, slot_bytes, down_at, table, tiles, rows, uses, expert, first, last, hidden,
+    pool, pool_scales, slot_bytes, down_at, table, rows, uses, expert, first, last, hidden,
     hidden_stride, parts, counting,
     BLOCKS: tl.constexpr, UNITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, DOWN: tl.constexpr,
-    EVEN: tl.constexpr, SCALED: tl.constexpr, SCALE: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
-    BYTES: tl.constexpr, WARPS: tl.constexpr, FORM: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, SCALE: tl.constexpr, STAGES: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Program (rows, tile): ROWS rows of the outputs of the tile's uses, times HALF as the hidden values are."""
     tile = tl.program_id(1)
-    if AHEAD > 0:
-        if tile + AHEAD < tiles:
-            fetch_ahead(pool, slot_bytes, table, expert + tile + AHEAD, down_at, BYTES, WARPS)
     id = tl.load(expert + tile)
     slot = tl.load(table + tl.maximum(id, 0))
     if (id >= 0) & (slot >= 0):
@@ -205,27 +174,26 @@ def outputs_of(
     shape, device, uses = slots.shape, x.x.device, len(tiles.uses)
     form, indices, number = target(device).one_column, counting(device), len(tiles.expert)
     scales = slots.scales if slots.scales is not None else slots.table
-    far = target(device).overlap  # compute capability 9 on has the instruction
     blocks, down_blocks = -(-shape.hidden // 32), -(-shape.down_cols // 32)
     units, down_units = -(-blocks // 4), -(-down_blocks // 4)
     hidden = torch.empty(uses, down_units * UNIT, dtype=torch.float16, device=device)
     if outputs is None:
         outputs = torch.empty(uses, shape.hidden, dtype=torch.float16, device=device)
     gate_up_prompt_kernel[(-(-hidden.shape[1] // cut.rows), number)](
-        slots.data, scales, shape.bytes, shape.up_at, slots.table, number, shape.size, tiles.uses, tiles.expert,
+        slots.data, scales, shape.bytes, shape.up_at, slots.table, shape.size, tiles.uses, tiles.expert,
         tiles.first, tiles.last, chosen, x.x, x.x.stride(0), x.factor if x.factor is not None else x.x, hidden,
         hidden.stride(0), indices,
         BLOCKS=blocks, UNITS=units, TILE=cut.uses, ROWS=cut.rows, GATE=shape.gate.id, UP=shape.up.id,
         EVEN=blocks % 4 == 0, SCALED=slots.scales is not None, FACTOR=x.factor is not None, SCALE=SCALE, HALF=HALF,
-        STAGES=cut.stages, AHEAD=cut.ahead if far else 0, BYTES=shape.down_at, WARPS=cut.warps, FORM=form,
+        STAGES=cut.stages, FORM=form,
         num_warps=cut.warps,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // cut.down_rows), number)](
-        slots.data, scales, shape.bytes, shape.down_at, slots.table, number, shape.hidden, tiles.uses, tiles.expert,
+        slots.data, scales, shape.bytes, shape.down_at, slots.table, shape.hidden, tiles.uses, tiles.expert,
         tiles.first, tiles.last, hidden, hidden.stride(0), outputs, indices,
         BLOCKS=down_blocks, UNITS=down_units, TILE=cut.uses, ROWS=cut.down_rows, DOWN=shape.down.id,
         EVEN=down_blocks % 4 == 0, SCALED=slots.scales is not None, SCALE=SCALE, STAGES=cut.stages,
-        AHEAD=cut.down_ahead if far else 0, BYTES=shape.bytes - shape.down_at, WARPS=cut.warps, FORM=form,
+        FORM=form,
         num_warps=cut.warps,
     )  # fmt: skip
     return outputs

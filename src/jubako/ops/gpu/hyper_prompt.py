@@ -160,7 +160,7 @@ class GatesCut:
     """Tokens and elements of a program of the wide product, rank values of a step, steps on their way at once."""
 
     rows: int = 128
-    tile: int = 128
+    tile: int = 64
     step: int = 64
     stages: int = 3
     warps: int = 8

@@ -22,7 +22,7 @@ BIN_BITS, BINS = 20, 256  # lower bits of a score that a bin leaves open; an eig
 LOWEST = 107 << 3  # the upper bits of 2^-20: what is less lies in the first bin, what is 2^12 or more in the last
 CHUNK = 256  # blocks that a program scores and counts for a step, TILE at a time
 TILE = 64  # twice as many of halves in a prompt, for PROMPT_ROWS queries, and where products of them are fast
-PROMPT_ROWS = 32
+PROMPT_ROWS = 64
 
 
 @triton.jit
