@@ -1,0 +1,118 @@
+"""Speed when a file does not fit in the memory allowed: what the disk gives, and what is made of it.
+
+    python tools/bench_store.py model.gguf --ram 3G [--device cuda --vram 6G] [--prompt 512] [--steps 60] [--disk]
+
+Tokens are random: the n-gram table is read everywhere, and experts are asked for as the router's weights say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from jubako import _cpu
+from jubako.engine.model import Model, load
+from jubako.place.sizes import parse_size
+from jubako.place.store import ExpertStore
+
+MOST = 3 << 30  # bytes read for the disk's rate
+WARM = 30  # steps before those that count
+
+
+def disk(path: Path) -> dict[str, float]:
+    """GB/s of direct reads by threads at work, and microseconds for the 16 rows of a token."""
+    size = path.stat().st_size
+    wanted, found = min(MOST, size // 2), {}
+    for threads in (4, 8, 16, 32):
+        reader = _cpu.Reader([str(path)], threads)
+        start = time.perf_counter()
+        reader.read(0, size // 4, wanted)
+        found[f"GB/s with {threads} threads"] = wanted / (time.perf_counter() - start) / 1e9
+    rows = size // 2 // 170
+    table, ids = _cpu.RowTable(_cpu.Reader([str(path)], 16), 0, size // 4, 170, rows), np.random.default_rng(0)
+    start = time.perf_counter()
+    for _ in range(100):
+        table.begin(ids.integers(0, rows, 16)).take(170)
+    found["µs for 16 rows"] = (time.perf_counter() - start) * 1e4
+    return found
+
+
+def store_of(model: Model) -> ExpertStore | None:
+    """The store of a model's experts, on whichever device, if it has one."""
+    executor: Any = model.executor
+    if hasattr(executor, "store"):
+        return executor.store  # type: ignore[no-any-return]
+    boxes = getattr(executor.ops, "boxes", None)
+    return None if boxes is None else boxes.host.keep
+
+
+def peak() -> int:
+    """The most bytes of main memory that this process has had."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Load, read a prompt, decode."""
+    start = time.perf_counter()
+    sizes = {
+        name: None if text is None else parse_size(text)
+        for name, text in (("ram", arguments.ram), ("vram", arguments.vram))
+    }
+    context = arguments.prompt + arguments.steps + WARM + 16
+    model = load(arguments.file, arguments.device, context=context, sequences=1, **sizes)  # type: ignore[arg-type]
+    loaded, store = time.perf_counter() - start, store_of(model)
+    session, counts = model.session(), (0, 0, 0, 0)
+    ids = np.random.default_rng(0).integers(0, model.config.vocabulary, context).tolist()
+    start = time.perf_counter()
+    session.prefill(ids[: arguments.prompt])
+    read = time.perf_counter() - start
+    rest = ids[arguments.prompt :]
+    for id in rest[:WARM]:
+        session.decode(id)
+    if store is not None:
+        counts = store.native.counts
+    start = time.perf_counter()
+    for id in rest[WARM : WARM + arguments.steps]:
+        session.decode(id)
+    decoded = (time.perf_counter() - start) / arguments.steps
+    result: dict[str, Any] = {
+        "load s": loaded, "prompt tok/s": arguments.prompt / read, "decode tok/s": 1 / decoded, "peak GB": peak() / 1e9,
+    }  # fmt: skip
+    if store is not None:
+        asked, missed, expected, in_vain = (b - a for a, b in zip(counts, store.native.counts, strict=True))
+        each = store.bytes_of_all / store.layers / store.experts
+        fetched = (missed + expected) * each / arguments.steps
+        result |= {
+            "experts in memory": 1.0 if store.whole else store.frames / store.layers / store.experts,
+            "found there": 1 - missed / max(asked, 1), "guessed": expected / arguments.steps,
+            "guessed in vain": in_vain / arguments.steps, "MB a token": fetched / 1e6, "GB/s": fetched / decoded / 1e9,
+        }  # fmt: skip
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--ram")
+    parser.add_argument("--vram")
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--disk", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.disk:
+        print(json.dumps(disk(arguments.file)), flush=True)
+    print(json.dumps(measure(arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
