@@ -29,6 +29,8 @@ from triton.runtime.jit import JITFunction
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+import state_kernels
+
 import jubako.ops.gpu.launch
 from jubako import _cpu
 from jubako.arch.tensor import Tensor
@@ -213,6 +215,7 @@ def families() -> dict[str, Callable[[], Any]]:
         "prompt: experts": lambda: parts_of(layer(), torch.zeros(32, HIDDEN), routed(32)),
         "prompt: mix": lambda: hyper_mix(torch.zeros(32, STREAMS, HIDDEN), mix()),
     }
+    named |= state_kernels.families()
     for name in LAYOUTS:
         named[f"decoding {name}"] = lambda name=name: decode(matrix(name, 64, HIDDEN), torch.zeros(64, HIDDEN))
     for name in repack.TYPES:

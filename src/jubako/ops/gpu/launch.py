@@ -8,7 +8,7 @@ import torch
 import triton
 from triton.runtime import interpreter
 
-from .target import target
+from .target import TENSOR, target
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
@@ -46,9 +46,7 @@ if INTERPRETED:
 
 def has_tf32(device: torch.device) -> bool:
     """Whether tl.dot has the 19-bit products that float32 can be split into."""
-    if INTERPRETED or device.type != "cuda" or torch.version.hip:
-        return False
-    return torch.cuda.get_device_capability(device)[0] >= 8
+    return target(device).form == TENSOR
 
 
 def exact(device: torch.device) -> str:

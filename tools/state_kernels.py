@@ -1,0 +1,73 @@
+"""Launches of the kernels of state at the network's sizes, for compile_kernels.py to record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from jubako.measure.geometry import network_config
+from jubako.ops.gpu.attention import sparse_attention
+from jubako.ops.gpu.columns import Columns, Part, step_table
+from jubako.ops.gpu.gdn import gdn_columns, settle
+from jubako.ops.gpu.launch import COLUMNS
+from jubako.ops.gpu.prepare import Rope, attention_prepare
+from jubako.ops.gpu.select import Selector
+from jubako.ops.gpu.state import PAGE, AttentionMemory, GdnMemory
+
+CONTEXT = 262144
+CPU = torch.device("cpu")
+
+
+def step_columns(tokens: int) -> Columns:
+    return Columns.of_step(torch.from_numpy(step_table([Part([0] * tokens, 0, 100, 0, 0)])), tokens)
+
+
+def delta_net(tokens: int) -> None:
+    """A step, and its columns entered into the state."""
+    config = network_config()
+    heads, dim, channels = config.gdn_value_heads, config.gdn_dim, config.gdn_channels
+    memory = GdnMemory.empty(config, 1, CPU)
+    weights = SimpleNamespace(
+        conv=torch.zeros(config.conv_kernel, channels),
+        dt_bias=torch.zeros(heads),
+        a=torch.zeros(heads),
+        norm=torch.zeros(dim),
+    )
+    projected = torch.zeros(tokens, channels + heads * dim + 2 * heads).split([channels, heads * dim, heads, heads], 1)
+    gdn_columns(weights, projected, memory, step_columns(tokens), config.eps)
+    settle(memory, 0, 1, 0)
+
+
+def attention(tokens: int, bits: int) -> None:
+    """A step: what comes before, the choice of blocks, attention."""
+    config = network_config()
+    table = torch.zeros(1, CONTEXT // PAGE, dtype=torch.int32)
+    ratio = 4
+    memory = AttentionMemory.empty(config, ratio, bits, table, 2)
+    norms = {"q_norm": torch.zeros(config.head_dim), "k_norm": torch.zeros(config.head_dim)}
+    index = {"q_norm": torch.zeros(config.index_dim), "k_norm": torch.zeros(config.index_dim)}
+    weights = SimpleNamespace(**norms, indexer=SimpleNamespace(**index))
+    key_width = config.kv_heads * config.head_dim
+    sizes = [config.heads * 2 * config.head_dim, key_width, key_width, config.index_heads * config.index_dim]
+    projected = torch.zeros(tokens, sum(sizes) + config.index_dim).split([*sizes, config.index_dim], 1)
+    columns = step_columns(tokens)
+    rope = Rope(config.rope_frequencies(), config.rope_magnitude)
+    ready = attention_prepare(
+        weights, projected, memory, columns, rope, config.heads, config.kv_heads, config.index_heads, config.eps
+    )
+    assert ready.index is not None
+    selector = Selector(config.index_blocks(ratio), CONTEXT // ratio, COLUMNS, CPU)
+    blocks, chosen = selector(ready.index, memory, columns)
+    sparse_attention(ready.queries, ready.gate, memory, columns, blocks, chosen)
+
+
+def families() -> dict[str, Callable[[], Any]]:
+    """What is compiled: a name, and a call that launches it."""
+    return {
+        "delta net": lambda: delta_net(1),
+        "attention, 8 bit": lambda: attention(1, 8),
+        "attention, 16 bit": lambda: attention(1, 16),
+    }
