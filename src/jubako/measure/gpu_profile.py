@@ -13,12 +13,30 @@ from torch.profiler import ProfilerActivity, profile
 # The stage of a kernel, by how its name begins (those with an underscore) or by a part of it; the first that fits.
 STAGES = {
     "gdn": ("_gdn_columns", "_settle", "_mix_channels", "_solve_chunks", "_run_chunks", "_gate_answers"),
-    "attention": ("_prepare", "_score_", "_select", "_attend", "_merge", "_keep_ring"),
+    "attention": ("_prepare", "_score_", "_select", "_attend", "_merge", "_keep_ring", "_choose"),
     "n-gram": ("_rows", "_gate", "_smooth"),
-    "hyper-connections": ("square_kernel", "gate_kernel", "combine_kernel", "mix_kernel"),
+    "hyper-connections": (
+        "square_kernel",
+        "gate_kernel",
+        "gates_kernel",
+        "long_kernel",
+        "combine_kernel",
+        "mix_kernel",
+        "settle_kernel",
+    ),
     "experts": ("gate_up", "down_", "sum_kernel", "weighted"),
     "routing": ("route_kernel", "sort", "Sort", "scan", "searchsorted"),
-    "dense products": ("linear_kernel", "quantize_kernel", "decode_kernel", "gemm", "cutlass", "nvjet"),
+    "dense products": (
+        "linear_kernel",
+        "tile_kernel",
+        "tiles_kernel",
+        "quantize_kernel",
+        "decode_kernel",
+        "gemm",
+        "cutlass",
+        "nvjet",
+    ),
+    "drafts": ("_follow", "_insert", "_note", "_extend", "_last_rows", "_move", "_norm"),
     "head": ("argmax_kernel", "best_kernel"),
 }
 

@@ -123,7 +123,7 @@ class GpuExecutor:
         if self.ops.device.type != "cuda":
             return
         with compiling():
-            for width in sorted({1, 2, STEP_COLUMNS, *widths}):
+            for width in sorted({1, 2, STEP_COLUMNS, *widths} if widths else ()):
                 list(self.steps.read(width))
         for width in widths:
             self.steps.capture(width)
