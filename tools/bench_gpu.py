@@ -104,12 +104,10 @@ def run(arguments: argparse.Namespace) -> None:
             attempt(report.memory, partial(bench.memory, f"after a prompt of {tokens:,}"))
 
     ends = (arguments.depths[0], arguments.depths[-1])
-    if "prompts" in only:
-        prompts([n for n in arguments.prompts if n <= 8192], 3)
     if "steps" in only:
         for depth in arguments.depths:
             for width in arguments.widths:
-                profiled = arguments.profile and depth in ends
+                profiled = arguments.profile and depth in ends and width in WIDTHS
                 trace = arguments.out / "trace.json" if arguments.trace and depth == 0 and width == 1 else None
                 attempt(report.steps, partial(bench.steps, depth, width, profiled=profiled, trace=trace))
     if "drafts" in only and arguments.draft:
@@ -122,6 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
         attempt(report.resumed, partial(bench.resumed, 64 << 10))
     attempt(report.memory, partial(bench.memory, "after steps"))
     if "prompts" in only:
+        prompts([n for n in arguments.prompts if n <= 8192], 3)
         prompts([n for n in arguments.prompts if n > 8192], 1)
     print(markdown(report), flush=True)
 
