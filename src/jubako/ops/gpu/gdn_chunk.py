@@ -24,9 +24,10 @@ from .launch import COLUMNS
 from .prepare import keep_ring
 from .prompt import Halves
 from .state import GdnMemory
+from .target import target
 
 CHUNK = 64  # tokens
-VALUES = 64  # columns of the state in one program of the last pass
+VALUES = 64  # columns of the state in one program of the last pass; half as many where shared memory is small
 ROWS = 16  # tokens of a program of the first and the last launch
 
 
@@ -208,7 +209,8 @@ def gdn_prompt(
     tokens, device = len(qkv), qkv.device
     key_heads, dim = memory.k.shape[3:]
     heads, channels, ring = memory.u.shape[3], qkv.shape[1], memory.conv.shape[1]
-    values = min(VALUES, dim)
+    stages = target(device).stages
+    values = min(VALUES if stages > 1 else VALUES // 2, dim)
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.float16, device=device)
@@ -232,7 +234,7 @@ def gdn_prompt(
     _run_chunks[(dim // values, heads)](
         mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, num_warps=4,
-        num_stages=2,
+        num_stages=stages,
     )  # fmt: skip
     _gate_answers[(rows, heads)](
         answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, WIDE=wide, num_warps=4,
