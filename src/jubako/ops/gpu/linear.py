@@ -144,14 +144,14 @@ def tile_kernel(
 ):  # fmt: skip
     """Program (tile, split): sixteen rows of a matrix in tiles; 4·WARPS rows of a second one, if any, come first.
 
-    Split i takes UNITS units and writes to out + i·split_stride.
+    second_tiles: of four columns, FOURS times. Split i takes UNITS units and writes to out + i·split_stride.
     """
     release(OVERLAP)
     tile = tl.program_id(0)
     split = tl.program_id(1)
     out += split.to(tl.int64) * split_stride
-    if tile >= second_tiles:
-        top = (tile - second_tiles) * 16
+    if tile >= second_tiles * FOURS:
+        top = (tile - second_tiles * FOURS) * 16
         sums = tile_products(
             base, rows, blocks // 8, top, (q, d, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, FORM, OVERLAP
         )
@@ -164,13 +164,11 @@ def tile_kernel(
             tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=(row < rows) & (column < tokens))
     elif SECOND >= 0:
         x = (q, d, s, numbers, x_blocks, x_valid)
-        for c in tl.static_range(FOURS):
-            token = split * 0 + 4 * c
-            row_tile(
-                second_base, second_scale, second_rows, blocks, tile, x, token, tokens, out + rows, out_stride, out,
-                split * UNITS, UNITS, SECOND_STEP, 4 * WARPS, 1, COLUMNS, SECOND, True, EVEN, SCALED, 0, FORM,
-                OVERLAP,
-            )  # fmt: skip
+        row_tile(
+            second_base, second_scale, second_rows, blocks, tile % second_tiles, x, tile // second_tiles * 4, tokens,
+            out + rows, out_stride, out, split * UNITS, UNITS, SECOND_STEP, 4 * WARPS, 1, COLUMNS, SECOND, True, EVEN,
+            SCALED, 0, FORM, OVERLAP,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -256,7 +254,7 @@ def launch_tiles(matrices: Sequence[Matrix], x: Quantised, out: torch.Tensor, sp
     columns = min(triton.next_power_of_2(x.tokens), 4)
     fours = triton.next_power_of_2(-(-x.tokens // 4))
     together = {1: 5 if warps == 2 else 12, 2: 5}.get(fours, 2)  # units, as registers allow
-    tile_kernel[(second_tiles + padded(first.rows) // 16, splits)](
+    tile_kernel[(second_tiles * fours + padded(first.rows) // 16, splits)](
         first.data, scale_of(first) if scaled else first.data, first.rows,
         second.data, scale_of(second) if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
