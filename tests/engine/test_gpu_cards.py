@@ -21,6 +21,7 @@ from jubako.engine.gpu.cards import read_pieces
 from jubako.engine.gpu.executor import GpuExecutor
 from jubako.files import open_model
 from jubako.measure.synth import synth
+from jubako.measure.tensor_plan import BlockTypes
 
 CUDA = torch.cuda.is_available()
 DEVICES = [torch.device("cuda", card % torch.cuda.device_count()) if CUDA else torch.device("cpu") for card in range(3)]
@@ -31,9 +32,10 @@ CONTEXT = 1024
 def network(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Four layers, the last of which is attention, and a draft layer; two delta nets where it takes long."""
     path = tmp_path_factory.mktemp("cards") / "net.gguf"
-    small = {} if CUDA else {"expert_size": 32, "shared_expert_size": 32, "gdn_value_heads": 2}
-    layers = 4 if CUDA else 2
-    synth(path, narrow(layers=layers, draft=CUDA, vocab=320, experts=4, hyper_rank=32, ngram_rows=200, **small))
+    small = {"hidden": 256, "expert_size": 32, "shared_expert_size": 32, "gdn_value_heads": 2}
+    sizes: dict[str, int] = {"layers": 4} if CUDA else {"layers": 2} | small
+    config = narrow(draft=CUDA, vocab=320, experts=4, hyper_rank=32, ngram_rows=200, **sizes)
+    synth(path, config, BlockTypes.parse("ngram=F16,gate_up=Q8_0,down=Q8_0"))
     return load_network(open_model([path]))
 
 
