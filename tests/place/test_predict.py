@@ -133,7 +133,7 @@ def test_one_h200_is_predicted_between_its_peers_and_its_limit() -> None:
     """llama.cpp with all experts on the CPU decodes 18 tok/s there, FreeToken with 25 % in slots 48 and 66; all in VRAM
     94 and 127. Jubako's own kernels: 4.06 ms a step, 7.23 of four columns (docs/performance/gpu.md)."""
     counted, box = census(draft=False), measured()
-    card = replace(box.cards[0], node=1.03e-6, read=4.45e12)
+    card = box.cards[0]
     held = Holding((512,) * LAYERS, (512,) * LAYERS, 16)
     whole = card_step(counted, box, card, held, EVEN)
     four = card_step(counted, box, card, held, EVEN, columns=4)

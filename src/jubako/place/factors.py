@@ -57,19 +57,21 @@ CALIBRATED = Factors(
     cpu_layer_token=54e-6,
     # One H200, docs/performance/gpu.md, 30 November 2026: 4.06 ms for one column, 7.23 for four; 4.89 and 8.27 after
     # 256,000 tokens; 0.2 ms more where the host asks.
-    card_dense=0.425,
-    card_experts=0.425,
-    card_cache=0.115,
+    card_dense=0.414,
+    card_experts=0.414,
+    card_cache=0.112,
     card_launches=14,
     card_column=8.3e-6,
     host=0.2e-3,
-    # There with 16 cores, the CPU alone: 79 to 96 µs for one absent expert of 2.2 MB, 198 for three, 352 for six.
-    absent=0.56,
+    # There with 16 cores (docs/performance/plan.md): 79 to 96 µs for one absent expert, and 18.3 and 16.4 ms a step for
+    # 9.45 of 10 absent in each layer, on the CPU alone and with the link.
+    absent=0.77,
     handoff=33e-6,
-    # The same: a prompt of 512 in 0.286 s, of 4,096 in 0.414 s.
-    card_chunk=0.058,
-    card_macs=0.43,
-    link=0.9,
+    # There: chunks of 8,192 and 16,384 in 0.494 and 0.911 s where nothing is waited for; 0.956 s where 90 % of the
+    # experts have to come over the link.
+    card_chunk=0.2,
+    card_macs=0.3,
+    link=0.92,
     ssd=0.85,
 )
 IDEAL = Factors(
