@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 # The stage of a kernel, by how its name begins (those with an underscore) or by a part of it; the first that fits.
 STAGES = {
     "gdn": ("_gdn_columns", "_settle", "_mix_channels", "_solve_chunks", "_run_chunks", "_gate_answers"),
-    "attention": ("_prepare", "_score_", "_select", "_attend", "_merge", "_keep_ring", "_choose"),
+    "attention": ("_prepare", "_score_", "_select", "_attend", "_merge", "_keep_ring", "_mark", "_locate", "_choose"),
     "n-gram": ("_rows", "_gate", "_smooth"),
     "hyper-connections": (
         "square_kernel",
@@ -23,9 +23,10 @@ STAGES = {
         "combine_kernel",
         "mix_kernel",
         "settle_kernel",
+        "low_kernel",
     ),
     "experts": ("gate_up", "down_", "sum_kernel", "weighted"),
-    "routing": ("route_kernel", "sort", "Sort", "scan", "searchsorted"),
+    "routing": ("route_kernel", "rank_kernel", "tile_kernel", "order_kernel", "sort", "Sort", "scan", "searchsorted"),
     "dense products": (
         "linear_kernel",
         "tile_kernel",
