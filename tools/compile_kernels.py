@@ -183,7 +183,8 @@ def absent(tokens: int) -> None:
 
 def exchanged(tokens: int) -> None:
     """What two cards that share a layer launch between its blocks."""
-    boxes = Boxes(*(torch.zeros(2, 16, HIDDEN, dtype=torch.int64) for _ in range(2)), torch.zeros(1, dtype=torch.int32))
+    inbox, outbox = (torch.zeros(2, 16, HIDDEN, dtype=torch.int64) for _ in range(2))
+    boxes = Boxes(inbox, outbox, torch.zeros(1, dtype=torch.int32))
     streams, inject = torch.zeros(tokens, STREAMS, HIDDEN), torch.zeros(tokens, STREAMS)
     parts = Parts(torch.zeros(tokens * (CHOSEN + 1), HIDDEN), routed(tokens))
     for part in (torch.zeros(tokens, HIDDEN), parts):
