@@ -17,14 +17,14 @@ import triton.language as tl
 from .activation import Quantised, room_for, store_blocks
 from .attention_prompt import attend_prompt
 from .columns import Columns
-from .launch import exact, fast, overlapped, power_of_two
+from .launch import exact, fast, has_tf32, overlapped, power_of_two
 from .prompt import Halves
 from .state import PAGE, AttentionMemory
-from .target import release, target, wait
+from .target import interpreted, release, target, wait
 
 SPLITS = 64  # runs of a step's columns, at most; those of fewer than TILE cells are left out
 TILE, WARPS = 64, 4  # cells decoded at a time
-WIDE_TILE, WIDE_WARPS = 16, 4  # of a 16-bit cache, whose products are float32
+WIDE_TILE, WIDE_WARPS = 16, 4  # where products are float32: a 16-bit cache, cards without shorter ones
 MERGED = 64  # elements of a head that one program merges
 MAX_GROUP = 64  # query heads of one key/value head
 
@@ -171,8 +171,9 @@ def sparse_attention(
     pieces = tokens * heads * splits if step else 0
     sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
     maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
-    tile, warps, precision = TILE, WARPS, fast(q.device)
-    if memory.codes.dtype != torch.int8:
+    if memory.codes.dtype == torch.int8 and (has_tf32(q.device) or interpreted()):
+        tile, warps, precision = TILE, WARPS, fast(q.device)
+    else:
         tile, warps, precision = WIDE_TILE, WIDE_WARPS, exact(q.device)
     _attend[(tokens, kv_heads, splits)](
         q, gate, out, sums, maxima, totals,
