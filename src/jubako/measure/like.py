@@ -21,7 +21,7 @@ def like(known: Known) -> Network:
     """Shapes and types only: its tensors hold no bytes. With a draft layer where one is published."""
     config = replace(network_config(experts=known.experts, draft=bool(known.draft)), name=known.name)
     draft = {f"blk.{config.layers}.*_exps.weight": DRAFT_TYPE}
-    types = BlockTypes(BlockTypes().groups | known.types, {**known.layers, **draft})
+    types = BlockTypes({**BlockTypes().groups, **known.types}, {**known.layers, **draft})
     plan = plan_tensors(config, types)
     if known.upper and known.size:
         plan = _closest(config, types, known.upper, known.size, plan)
