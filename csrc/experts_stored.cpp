@@ -50,7 +50,9 @@ struct Holding {
     size_t done = 0, held = 0;
 
     void reach(size_t end) {
-        if (end > held) held += static_cast<size_t>(store.hold(layer, experts.data() + held, static_cast<int>(end - held)));
+        if (end <= held) return;
+        held += static_cast<size_t>(store.hold(layer, experts.data() + held, static_cast<int>(end - held)));
+        if (held == done) throw ReadError("others hold all the memory that experts are read into");
     }
     void wait(size_t count) { store.wait(layer, experts.data() + done, static_cast<int>(count)); }
     void let_go(size_t count) {

@@ -74,8 +74,9 @@ def test_the_bits_of_experts_in_memory(tmp_path: Path) -> None:
             ids = np.argsort(generator.random((tokens, EXPERTS)), axis=1)[:, :3].tolist()
             got, wanted = stored.ask(layer, ids)
             assert np.array_equal(got, wanted)
-    got, wanted = stored.ask(0, [[2, -1, 5], [-1, -1, -1]])
-    assert np.array_equal(got, wanted)
+    for ids in ([[2, -1, 5], [-1, -1, -1]], [[-1, -1, -1]]):
+        got, wanted = stored.ask(0, ids)
+        assert np.array_equal(got, wanted)
 
 
 def test_all_of_them_fit(tmp_path: Path) -> None:
@@ -225,3 +226,13 @@ def test_refuses_what_is_not_there(tmp_path: Path) -> None:
         stored.store.expect(2, np.zeros(1, np.int32))
     with pytest.raises(ValueError, match="room for all"):
         stored.store.load(0)
+
+
+def test_memory_that_others_hold(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=2)
+    assert stored.store.hold(0, np.array([0, 1], np.int32)) == 2
+    with pytest.raises(_cpu.ReadError, match="others hold all the memory"):
+        stored.ask(1, [[3]])
+    stored.store.release(0, np.array([0, 1], np.int32))
+    got, wanted = stored.ask(1, [[3]])
+    assert np.array_equal(got, wanted)
