@@ -77,7 +77,7 @@ class _Source:
                 planned.type,
                 POOL_BYTES // planned.type.bytes,
                 planned.deviation,
-                generator_for(self.seed, planned.name),
+                generator_for(self.seed, f"{planned.type.name} {planned.deviation}"),
             )
             self.pools[key] = torch.from_numpy(np.ascontiguousarray(blocks)).to(self.device)
         return self.pools[key]
