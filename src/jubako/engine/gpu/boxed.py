@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ from .warm import last_order, remember
 
 log = logging.getLogger(__name__)
 SMALL_TABLE = 1 << 30  # bytes up to which the n-gram table lies in memory
-PIN = 1 << 30  # bytes of frames pinned at a time
 Progress = Callable[[int, int], None]
 
 
@@ -84,10 +82,9 @@ def pinned_experts(store: ExpertStore, progress: Progress | None = None) -> Host
                 if on_gpu:
                     jobs += [pinning.submit(pin_at, *region) for region in regions[3 * layer : 3 * layer + 3]]
         elif on_gpu:
-            for address, size in regions:
-                _check_memory(size)
-                pieces = pairwise([*range(0, size, PIN), size])
-                jobs += [pinning.submit(pin_at, address + start, end - start) for start, end in pieces]
+            for region in regions:  # each as one: a copy may not cross from one pinned stretch to another
+                _check_memory(region[1])
+                jobs.append(pinning.submit(pin_at, *region))
         for job in jobs:
             job.result()
     return HostExperts(store.native.addresses, store, store.whole, None if store.whole else partial(_bring, store))
