@@ -26,7 +26,7 @@ STAGES = {
         "low_kernel",
     ),
     "experts": ("gate_up", "down_", "sum_kernel", "weighted"),
-    "routing": ("route_kernel", "rank_kernel", "tile_kernel", "order_kernel", "sort", "Sort", "scan", "searchsorted"),
+    "routing": ("route_kernel", "rank_kernel", "order_kernel", "sort", "Sort", "scan", "searchsorted"),
     "dense products": (
         "linear_kernel",
         "tile_kernel",
