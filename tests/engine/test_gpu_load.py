@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,21 @@ def test_all_bytes_arrive(monkeypatch: pytest.MonkeyPatch, threads: int) -> None
     source.close()
     for one, blocks in zip(wanted, got, strict=True):
         assert np.array_equal(blocks.cpu().numpy(), one.data)
+
+
+def test_a_thread_that_is_held_up_keeps_its_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others go round all of the pinned memory meanwhile."""
+    copy, calls = np.copyto, count()
+
+    def held_up(target: np.ndarray, source: np.ndarray) -> None:
+        copy(target, source)
+        time.sleep(0.05 if next(calls) % 40 == 0 else 0)
+
+    monkeypatch.setattr(load, "PIECE", 100)
+    monkeypatch.setattr(np, "copyto", held_up)
+    source, one = FileSource(DEVICE, 3), tensor(200, 64)
+    assert np.array_equal(source(one).cpu().numpy(), one.data)
+    source.close()
 
 
 def test_a_network_that_is_loaded_so_is_the_same(tiny: Path) -> None:

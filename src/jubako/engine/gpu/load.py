@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -27,12 +28,11 @@ class FileSource:
         self._on_gpu = device.type == "cuda"
         self._threads = threads or min(MOST_THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._threads, "load")
-        self._pieces = [
-            torch.empty(PIECE, dtype=torch.uint8, pin_memory=self._on_gpu) for _ in range(2 * self._threads)
-        ]
-        self._sent: list[torch.cuda.Event | None] = [None] * len(self._pieces)
+        # pinned pieces that nobody fills, each with the event after which it has been sent; the oldest first
+        self._free: SimpleQueue[tuple[torch.Tensor, torch.cuda.Event | None]] = SimpleQueue()
+        for _ in range(2 * self._threads):
+            self._free.put((torch.empty(PIECE, dtype=torch.uint8, pin_memory=self._on_gpu), None))
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
-        self._next = 0
 
     def __call__(self, tensor: Tensor) -> torch.Tensor:
         """The blocks of a tensor: uint8 of `data`'s shape."""
@@ -42,8 +42,7 @@ class FileSource:
         jobs = []
         for start in range(0, len(source), PIECE):
             part = slice(start, min(start + PIECE, len(source)))
-            jobs.append(self._pool.submit(self._send, self._next, source[part], target[part]))
-            self._next = (self._next + 1) % len(self._pieces)
+            jobs.append(self._pool.submit(self._send, source[part], target[part]))
         for job in jobs:
             job.result()
         if self._stream is not None:
@@ -59,23 +58,26 @@ class FileSource:
         out.record_stream(torch.cuda.current_stream(self.device))
         return out
 
-    def _send(self, place: int, source: np.ndarray, target: torch.Tensor) -> None:
-        """One piece. Jobs with the same place come in their order, as there are more places than threads."""
-        sent, piece = self._sent[place], self._pieces[place][: len(source)]
-        if sent is not None:
-            sent.synchronize()
-        np.copyto(piece.numpy(), source)
-        if self._stream is None:
-            target.copy_(piece)
-            return
-        with torch.cuda.stream(self._stream):
-            target.copy_(piece, non_blocking=True)
-            self._sent[place] = event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._stream)
+    def _send(self, source: np.ndarray, target: torch.Tensor) -> None:
+        """One piece, through pinned memory that no other thread has meanwhile."""
+        piece, sent = self._free.get()
+        try:
+            if sent is not None:
+                sent.synchronize()
+            np.copyto(piece[: len(source)].numpy(), source)
+            if self._stream is None:
+                target.copy_(piece[: len(source)])
+                return
+            with torch.cuda.stream(self._stream):
+                target.copy_(piece[: len(source)], non_blocking=True)
+                sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                sent.record(self._stream)
+        finally:
+            self._free.put((piece, sent))
 
     def close(self) -> None:
         """Give the pinned memory back."""
         self._pool.shutdown()
         if self._stream is not None:
             self._stream.synchronize()
-        self._pieces.clear()
+        self._free = SimpleQueue()
