@@ -2,8 +2,8 @@
 
 The instruction multiplies 16 rows × 32 weights by 32 × 8 bytes. Its 32 are a block, so that its sums are the exact
 integers that `csrc/linear.h` wants; its eight are the low and the high bytes of four columns. Tensors are
-[t 4, g 8, p 4, w 4]: t and g are a warp's lanes, as the instruction's operands lie; p, the pair of blocks 2p and
-2p + 1 of a unit, lies in registers or over warps. Four columns cost what one costs: the weights' bytes.
+[t 4, g 8, p 4]: t and g are a warp's lanes, as the instruction's operands lie; p, the pair of blocks 2p and 2p + 1 of a
+unit, lies in registers or over warps. Four columns cost what one costs: the weights' bytes.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -19,7 +19,7 @@ from .target import wait
 
 @triton.constexpr_function
 def dots_asm() -> str:
-    """Operands as `block_dots` has them: four words of one row, four of the row eight below, four of a column."""
+    """Sums of both blocks for both rows, of four words of a row, four of the row eight below, four of a column."""
     product = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
     return (
         "{.reg .b32 z, c<4>, d<4>; mov.b32 z, 0;"
@@ -31,44 +31,63 @@ def dots_asm() -> str:
 
 
 @triton.jit
-def plain_dots(a, x, FORM: tl.constexpr):
-    """Of rows a [t, g, p, (b, h)] and bytes of columns x [t, (column, part), p, (b, h)]: int32 [column, g, p, b]."""
+def plain_dot(a, b, x, y, FORM: tl.constexpr):
+    """Of a row's words a, b [t, g, p] and a column's bytes x, y [t, (column, part), p]: int32 [column, g, p]."""
     PAIRS: tl.constexpr = a.shape[2]
-    product = dot4(a[:, :, None, :, :], x[:, None, :, :, :], tl.zeros([4, 8, 8, PAIRS, 4], tl.int32), FORM)
-    both = tl.sum(tl.reshape(tl.sum(product, axis=0), [8, 8, PAIRS, 2, 2]), axis=4)
-    part = tl.arange(0, 2)[None, None, :, None, None]
-    whole = tl.sum(tl.reshape(both, [8, 4, 2, PAIRS, 2]) * (1 + 255 * part), axis=2)
-    return tl.permute(whole, [1, 0, 2, 3])
+    both = dot4(a[:, :, None, :], x[:, None, :, :], tl.zeros([4, 8, 8, PAIRS], tl.int32), FORM)
+    both = tl.sum(dot4(b[:, :, None, :], y[:, None, :, :], both, FORM), axis=0)
+    part = tl.arange(0, 2)[None, None, :, None]
+    return tl.permute(tl.sum(tl.reshape(both, [8, 4, 2, PAIRS]) * (1 + 255 * part), axis=2), [1, 0, 2])
 
 
 @triton.jit
 def block_dots(a, below, x, FORM: tl.constexpr):
-    """Σ code·q of both blocks of a pair, for rows a and those eight below: int32 [column 4, g, p, (b, row or below)].
+    """Σ code·q of both blocks of a pair, for rows a and those eight below: (row, below, row, below), the first two of
+    block 0; int32 [column 4, g, p] each.
 
-    a, below [t, g, p, w]: words w = (b, h) of the tiles; x: those of bytes g = (column, low or high) of four columns.
+    a, below: four words [t, g, p] as they follow in tiles; x: those of bytes g = (column, low or high) of four
+    columns. A word is an operand of its own, so that nothing but a lane's place, t + 4·g, has to be as the instruction
+    wants it; tests hold the compiler to that.
     """
     if FORM == 4:
         return tl.inline_asm_elementwise(
-            dots_asm(), "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r", [a, below, x], dtype=tl.int32, is_pure=True, pack=4
+            dots_asm(),
+            "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r,r,r,r",
+            [a[0], a[1], a[2], a[3], below[0], below[1], below[2], below[3], x[0], x[1], x[2], x[3]],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
         )
     else:
-        return tl.reshape(tl.join(plain_dots(a, x, FORM), plain_dots(below, x, FORM)), [4, 8, a.shape[2], 4])
+        return (
+            plain_dot(a[0], a[1], x[0], x[1], FORM),
+            plain_dot(below[0], below[1], x[0], x[1], FORM),
+            plain_dot(a[2], a[3], x[2], x[3], FORM),
+            plain_dot(below[2], below[3], x[2], x[3], FORM),
+        )
+
+
+@triton.jit
+def words_of(x):
+    """The four elements of the last dimension, one by one."""
+    halves = tl.split(tl.reshape(x, [x.shape[0], x.shape[1], x.shape[2], 2, 2]))
+    even = tl.split(halves[0])
+    odd = tl.split(halves[1])
+    return even[0], odd[0], even[1], odd[1]
 
 
 @triton.jit
 def lanes(PARTS: tl.constexpr):
-    """(t, g, p, w) of a tensor's elements; PARTS parts have their pairs side by side."""
-    t = tl.arange(0, 4)[:, None, None, None]
-    g = tl.arange(0, 8)[None, :, None, None]
-    p = (tl.arange(0, 4 * PARTS) % 4)[None, None, :, None]
-    w = tl.arange(0, 4)[None, None, None, :]
-    return t, g, p, w
+    """(t, g, p) of a tensor's elements; PARTS parts have their pairs side by side."""
+    t = tl.arange(0, 4)[:, None, None]
+    g = tl.arange(0, 8)[None, :, None]
+    return t, g, (tl.arange(0, 4 * PARTS) % 4)[None, None, :]
 
 
 @triton.jit
 def lane_parts(PARTS: tl.constexpr):
-    """Which of PARTS parts an element belongs to: int32 [1, 1, 4·PARTS, 1]."""
-    return (tl.arange(0, 4 * PARTS) // 4)[None, None, :, None]
+    """Which of PARTS parts an element belongs to: int32 [1, 1, 4·PARTS]."""
+    return (tl.arange(0, 4 * PARTS) // 4)[None, None, :]
 
 
 @triton.jit
@@ -77,15 +96,17 @@ def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr, PARTS: tl.con
 
     Parts may have a `top` and a first unit of their own.
     """
-    t, g, p, w = lanes(PARTS)
+    t, g, p = lanes(PARTS)
     at = top // 8 * units + unit
-    codes = base.to(tl.pointer_type(tl.int32)) + (at * 512 + p * 128 + g * 16 + t * 4 + w)
+    place = at * 512 + p * 128 + g * 16 + t * 4
+    codes = base.to(tl.pointer_type(tl.int32)) + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
     size = tl.cdiv(rows, 16) * 16 * units * 8
     scales = (base + size * 32).to(tl.pointer_type(tl.int32)) + (at * 32 + p * 8 + g)
     raws = ()
     for u in tl.static_range(COUNT):
-        here = (tl.load(codes + u * 512), tl.load(codes + (units + u) * 512))
-        raws = raws + ((here[0], here[1], tl.load(scales + u * 32), tl.load(scales + (units + u) * 32)),)
+        row = tl.load(codes + u * 512)
+        below = tl.load(codes + (units + u) * 512)
+        raws = raws + ((row, below, tl.load(scales + u * 32), tl.load(scales + (units + u) * 32)),)
     return raws
 
 
@@ -95,24 +116,38 @@ def meet_tiles(
 ):
     """The partial sums, a tuple for FOURS groups of four columns, after COUNT units more of a finely quantised x."""
     q, d, blocks = x
-    t, g, p, w = lanes(PARTS)
+    t, g, p = lanes(PARTS)
     place = unit * 8 + p * 2
     own = t * 5 % 4  # t, written so that the compiler sees no run to load as one vector and to deal out again
-    words = q.to(tl.pointer_type(tl.int32)) + ((g // 2 * 4 + g % 2 * 2 + w % 2) * blocks + place + w // 2) * 4 + own
+    low = q.to(tl.pointer_type(tl.int32)) + ((g // 2 * 4 + g % 2 * 2) * blocks + place) * 4 + own
+    high = low + blocks * 4
     scales = d + (t * blocks + place)
     for u in tl.static_range(COUNT):
-        row, below, scale, scale_below = raws[u]
-        both = tl.where(w % 2 == 0, scale, scale_below)
-        factor = half(tl.where(w < 2, both, both >> 16))
+        row, below = words_of(raws[u][0]), words_of(raws[u][1])
+        scale, scale_below = raws[u][2], raws[u][3]
+        first, first_below = half(scale), half(scale_below)
+        second, second_below = half(scale >> 16), half(scale_below >> 16)
         after = ()
         for c in tl.static_range(FOURS):
-            live = (4 * c + g // 2 < tokens) & (w >= 0)
-            mine = tl.minimum(4 * c + t, tokens - 1) - t
-            near = scales + mine * blocks + u * 8
-            dx = tl.where(w < 2, tl.load(near), tl.load(near + 1))
-            q4 = tl.load(words + c * 16 * blocks * 4 + u * 32, mask=live, other=0)
-            dot = block_dots(row, below, q4, FORM).to(tl.float32)
-            after = after + (fma(dot, factor * dx, sums[c], FORM),)
+            live = (4 * c + g // 2 < tokens) & (t + p >= 0)
+            near = scales + (tl.minimum(4 * c + t, tokens - 1) - t) * blocks + u * 8
+            d0, d1 = tl.load(near), tl.load(near + 1)
+            at = c * 16 * blocks * 4 + u * 32
+            words = (
+                tl.load(low + at, mask=live, other=0),
+                tl.load(high + at, mask=live, other=0),
+                tl.load(low + at + 4, mask=live, other=0),
+                tl.load(high + at + 4, mask=live, other=0),
+            )
+            dots = block_dots(row, below, words, FORM)
+            mine = sums[c]
+            mine = (
+                fma(dots[0].to(tl.float32), first * d0, mine[0], FORM),
+                fma(dots[1].to(tl.float32), first_below * d0, mine[1], FORM),
+                fma(dots[2].to(tl.float32), second * d1, mine[2], FORM),
+                fma(dots[3].to(tl.float32), second_below * d1, mine[3], FORM),
+            )
+            after = after + (mine,)
         sums = after
     return sums
 
@@ -122,7 +157,8 @@ def no_tiles(PARTS: tl.constexpr, FOURS: tl.constexpr):
     """Partial sums before the first unit."""
     sums = ()
     for _ in tl.static_range(FOURS):
-        sums = sums + (tl.zeros([4, 8, 4 * PARTS, 4], tl.float32),)
+        zero = tl.zeros([4, 8, 4 * PARTS], tl.float32)
+        sums = sums + ((zero, zero, zero, zero),)
     return sums
 
 
@@ -131,7 +167,8 @@ def tile_products(
     base, rows, units, top, x, tokens, first,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums [t = column, g, p, (b, row or below)] of sixteen rows for each group of four columns.
+    """Partial sums of sixteen rows as `block_dots` orders them, float32 [t = column, g, p] each, a tuple for each group
+    of four columns.
 
     Over UNITS units from `first` on. Waits for earlier kernels once its first weights are on their way.
     """
@@ -146,6 +183,6 @@ def tile_products(
 @triton.jit
 def tile_tree(sums, PARTS: tl.constexpr):
     """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [column 4, g 8, part, row or below]. Never -0."""
-    pairs = tl.sum(tl.reshape(sums, [4, 8, PARTS, 2, 2, 4]), axis=3)
-    even_and_odd = tl.reshape(tl.sum(pairs, axis=3), [4, 8, PARTS, 2, 2])
-    return tl.sum(even_and_odd, axis=3) + 0.0
+    every = tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3]))
+    pairs = tl.sum(tl.reshape(every, [4, 8, PARTS, 2, 2, 2, 2]), axis=3)
+    return tl.sum(tl.sum(pairs, axis=3), axis=3) + 0.0
