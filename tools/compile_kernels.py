@@ -199,6 +199,8 @@ def families() -> dict[str, Callable[[], Any]]:
     named: dict[str, Callable[[], Any]] = {
         "product, 1 column": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
         "product, 4 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
+        "product, 4 columns of planes": lambda: linear(matrix("Q4_K", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
+        "product, 16 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(16, HIDDEN, True, cpu)),
         "experts and mix": lambda: mixed(1),
         "mix, 4 columns": lambda: mixed(4),
         "product and mix": lambda: added(1),
@@ -251,11 +253,30 @@ class Compiled:
     seconds: float
 
 
+BLOCKED = r"(#\w+) = #ttg\.blocked<\{sizePerThread = \[(.*?)\], threadsPerWarp = \[(.*?)\], .*?order = \[(.*?)\]\}>"
+
+
+def check_operands(text: str) -> None:
+    """That a tensor core instruction's operands lie where it takes them from, else its products would be of others.
+
+    One word an operand: lane t + 4·g (ops.gpu.tensor). Four words of a thread: block + 4·row (ops.gpu.integer).
+    """
+    layouts = {name: lay for name, *lay in re.findall(BLOCKED, text)}
+    for line in text.splitlines():
+        if "inline_asm" in line and "mma.sync" in line:
+            [of] = re.findall(r"(#\w+)>", line.split("->")[-1])[:1]
+            single = "packed_element = 1 " in line
+            wanted = ["1, 1, 1", "4, 8, 1", "0, 1, 2"] if single else ["1, 1, 4", "4, 8, 1", "2, 0, 1"]
+            if layouts[of] != wanted:
+                raise ValueError(f"operands of a tensor core instruction lie as {layouts[of]}, not as {wanted}")
+
+
 def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
     start = time.perf_counter()
     source = ASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes)
     made = triton.compile(source, target=to, options=launch.options)
     seconds = time.perf_counter() - start
+    check_operands(str(made.asm["ttgir"]))
     if to.backend == "hip":
         found = {
             key: int(value)
