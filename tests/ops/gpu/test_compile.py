@@ -17,6 +17,8 @@ TOOL = Path(__file__).parents[3] / "tools" / "compile_kernels.py"
     [
         ("cuda:75", "decoding IQ3_XXS"),
         ("cuda:90", "experts' sum"),
+        ("cuda:90", "product, 4 columns"),
+        ("cuda:90", "product and mix, 4"),
         ("hip:gfx1030", "route"),
     ],
 )
