@@ -36,7 +36,7 @@ def delta_net(tokens: int) -> None:
         a=torch.zeros(heads),
         norm=torch.zeros(dim),
     )
-    projected = torch.zeros(tokens, channels + heads * dim + 2 * heads).split([channels, heads * dim, heads, heads], 1)
+    projected = torch.zeros(tokens, channels + heads * dim + 2 * heads).split_with_sizes([channels, heads * dim, heads, heads], 1)
     gdn_columns(weights, projected, memory, step_columns(tokens), config.eps)
     settle(memory, 0, 1, 0)
 
@@ -52,7 +52,7 @@ def attention(tokens: int, bits: int) -> None:
     weights = SimpleNamespace(**norms, indexer=SimpleNamespace(**index))
     key_width = config.kv_heads * config.head_dim
     sizes = [config.heads * 2 * config.head_dim, key_width, key_width, config.index_heads * config.index_dim]
-    projected = torch.zeros(tokens, sum(sizes) + config.index_dim).split([*sizes, config.index_dim], 1)
+    projected = torch.zeros(tokens, sum(sizes) + config.index_dim).split_with_sizes([*sizes, config.index_dim], 1)
     columns = step_columns(tokens)
     rope = Rope(config.rope_frequencies(), config.rope_magnitude)
     ready = attention_prepare(

@@ -97,7 +97,7 @@ class Acceptance:
         """Expected tokens of a step with 1, 2 … `most` drafts: 1 + α1 + α1 α2 + …"""
         if proposer == "suffix":
             kind = _class(match)
-            rates = repeat(self.suffix[kind].of(SUFFIX_HOPE[kind]), most)
+            rates: Iterator[float] = repeat(self.suffix[kind].of(SUFFIX_HOPE[kind]), most)
         else:
             rates = accumulate(self.layer[:most], lambda alpha, rate: rate.of(alpha), initial=HOPE)
             next(rates)
