@@ -36,7 +36,8 @@ def delta_net(tokens: int) -> None:
         a=torch.zeros(heads),
         norm=torch.zeros(dim),
     )
-    projected = torch.zeros(tokens, channels + heads * dim + 2 * heads).split_with_sizes([channels, heads * dim, heads, heads], 1)
+    sizes = [channels, heads * dim, heads, heads]
+    projected = torch.zeros(tokens, sum(sizes)).split_with_sizes(sizes, 1)
     gdn_columns(weights, projected, memory, step_columns(tokens), config.eps)
     settle(memory, 0, 1, 0)
 

@@ -6,6 +6,7 @@ again now and then. They steer speed alone, never the text.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate, repeat
 from operator import mul
 from typing import NamedTuple
