@@ -1,0 +1,22 @@
+"""Tensor cores are only used where they give the right numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jubako.ops.gpu import proof
+from jubako.ops.gpu.activation import quantize
+
+
+def test_right_products_are_believed_and_wrong_ones_noticed(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(proof, "SHAPES", ((40, 256, 3),))
+    proof.tiles_are_right.cache_clear()
+    assert proof.tiles_are_right(device)
+    proof.tiles_are_right.cache_clear()
+    monkeypatch.setattr(proof, "quantize", lambda x: quantize(x.flip(1)))
+    assert not proof.tiles_are_right(device)
+    assert "avoid them" in caplog.text
+    proof.tiles_are_right.cache_clear()
