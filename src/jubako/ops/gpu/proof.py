@@ -1,6 +1,6 @@
 """Whether a card's tensor cores give the right sums through the kernels as its compiler makes them.
 
-Their operands have to lie in certain lanes, which the compiler decides; wrong places give wrong numbers without an error.
+Their operands have to lie in certain lanes, which the compiler decides; wrong places give wrong numbers, and no error.
 `tools/compile_kernels.py` looks at the places, this at the numbers, once a card, before weights are laid out for them.
 """
 
