@@ -14,7 +14,6 @@ from ...ops.gpu.ops import index_ratios
 from ...ops.gpu.planar import LAYOUTS
 from ...ops.gpu.state import StatePool
 from ...place.split import LayerCost, split
-from .device import tensors_of
 
 
 def layer_runs(

@@ -6,17 +6,15 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...arch.config import Config
 from ...arch.network import Network
-from ...arch.tensor import Tensor
 from ...errors import MachineError
 from ...place.plan import Wish
+from ...place.resident import tensors_of
 from ..folders import cache_folder
 
 if TYPE_CHECKING:
@@ -192,15 +190,3 @@ def weight_bytes(network: Network) -> int:
     """Bytes that the weights take on a card. The n-gram table is not among them: it stays in RAM."""
     total = sum(tensor.nbytes for tensor in tensors_of(network))
     return total - sum(layer.ngram.table.nbytes for layer in network.layers if layer.ngram is not None)
-
-
-def tensors_of(part: object) -> Iterator[Tensor]:
-    """All tensors of a part of the network."""
-    if isinstance(part, Tensor):
-        yield part
-    elif isinstance(part, list):
-        for item in part:
-            yield from tensors_of(item)
-    elif is_dataclass(part) and not isinstance(part, Config):
-        for field in fields(part):
-            yield from tensors_of(getattr(part, field.name))
