@@ -13,6 +13,7 @@ from ...arch.tensor import Tensor
 from ...ops.gpu.ops import index_ratios
 from ...ops.gpu.planar import LAYOUTS
 from ...ops.gpu.state import StatePool
+from ...place.resident import tensors_of
 from ...place.split import LayerCost, split
 
 
