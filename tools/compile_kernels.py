@@ -162,7 +162,7 @@ def far_rows() -> None:
 def mix() -> HyperMix:
     wide = STREAMS * HIDDEN
     return HyperMix(
-        torch.zeros(wide), matrix("Q8_0", RANK, wide), matrix("Q8_0", wide, RANK), matrix("F32", 4, wide), STREAMS, 1e-6
+        torch.zeros(wide), planes("Q8_0", RANK, wide), matrix("Q8_0", wide, RANK), matrix("F32", 4, wide), STREAMS, 1e-6
     )
 
 

@@ -19,13 +19,11 @@ from .experts import Experts, Parts, Routed, add_up, parts_of
 from .hyper_prompt import mix_prompt
 from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
-from .linear import Input, divisor, linear, long, quantised
+from .linear import Input, linear, long, quantised
 from .matrix import Matrix
-from .mix_tiles import long_tiles
 from .products import fetch_units, lane_rows, meet, meet_groups, nothing, tree
 from .prompt import Halves
 from .target import release, target, wait
-from .tiles import TILED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,47 +91,34 @@ def long_kernel(
     down, down_scale, rank, add, add_scale, add_rows, blocks, q, d, s, numbers, x_blocks, x_valid, squares,
     low, stride, inverse, inject, tiles, tokens, hidden, eps,
     PARTS: tl.constexpr, PLACES: tl.constexpr, UNITS: tl.constexpr, STREAMS: tl.constexpr, COLUMNS: tl.constexpr,
-    TILES: tl.constexpr, STEP: tl.constexpr, DOWN: tl.constexpr, DOWN_SCALED: tl.constexpr, ADD: tl.constexpr,
-    ADD_ROWS: tl.constexpr, ADD_COLUMNS: tl.constexpr, PIECES: tl.constexpr, ADD_SCALED: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    DOWN: tl.constexpr, DOWN_SCALED: tl.constexpr, ADD: tl.constexpr, ADD_ROWS: tl.constexpr, PIECES: tl.constexpr,
+    ADD_SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, g): eight low-rank values of COLUMNS tokens, or sixteen if TILES, into low [T, stride].
+    """Program (tile, g): eight low-rank values of COLUMNS tokens into low [T, stride].
 
-    After `tiles` of them inject [T, S], for ADD_COLUMNS tokens a program. UNITS: of a stream. The streams' factors go
-    to inverse [T, S].
+    After `tiles` of them inject [T, S]. UNITS: of a stream. The streams' factors go to inverse [T, S].
     """
     release(OVERLAP)
     tile = tl.program_id(0)
     token = tl.program_id(1) * COLUMNS
     x = (q, d, s, numbers, x_blocks, x_valid)
     if tile < tiles:
-        if TILES:
-            fours = long_tiles(
-                down, down_scale, rank, tile * 16, (q, d, x_blocks), squares, inverse, tokens, hidden, eps, PARTS,
-                PLACES, UNITS, STEP, STREAMS, COLUMNS // 4, DOWN_SCALED, FORM, OVERLAP,
-            )  # fmt: skip
-            r = tile * 16 + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
-            for c in tl.static_range(COLUMNS // 4):
-                t = 4 * c + tl.arange(0, 4)[:, None, None]
-                tl.store(low + t * stride + r, fours[c] * quick_sigmoid(fours[c]), mask=(r < rank) & (t < tokens))
-        else:
-            totals = long_rows(
-                down, down_scale, rank, blocks, tile * 8, x, squares, inverse, token, tokens, hidden, eps, PARTS,
-                PLACES, STREAMS, UNITS, 8, STREAMS, COLUMNS, DOWN, True, DOWN_SCALED, True, FORM, OVERLAP,
-            )  # fmt: skip
-            of_row = tile * 8 + tl.arange(0, 8)
-            for c in tl.static_range(COLUMNS):
-                y = totals[c] * quick_sigmoid(totals[c])
-                tl.store(low + (token + c) * stride + of_row, y, mask=(of_row < rank) & (token + c < tokens))
+        totals = long_rows(
+            down, down_scale, rank, blocks, tile * 8, x, squares, inverse, token, tokens, hidden, eps, PARTS,
+            PLACES, STREAMS, UNITS, 8, STREAMS, COLUMNS, DOWN, True, DOWN_SCALED, True, FORM, OVERLAP,
+        )  # fmt: skip
+        of_row = tile * 8 + tl.arange(0, 8)
+        for c in tl.static_range(COLUMNS):
+            y = totals[c] * quick_sigmoid(totals[c])
+            tl.store(low + (token + c) * stride + of_row, y, mask=(of_row < rank) & (token + c < tokens))
     elif ADD >= 0:
-        token += tile - tiles
         weights = long_rows(
             add, add_scale, add_rows, blocks, 0, x, squares, inverse, token, tokens, hidden, eps, PARTS, PLACES,
-            PIECES, UNITS * STREAMS // PIECES, ADD_ROWS, STREAMS, ADD_COLUMNS, ADD, True, ADD_SCALED, False, FORM,
+            PIECES, UNITS * STREAMS // PIECES, ADD_ROWS, STREAMS, COLUMNS, ADD, True, ADD_SCALED, False, FORM,
             OVERLAP,
         )  # fmt: skip
         of = tl.arange(0, ADD_ROWS)
-        for c in tl.static_range(ADD_COLUMNS):
+        for c in tl.static_range(COLUMNS):
             there = (of < add_rows) & (token + c < tokens)
             tl.store(inject + (token + c) * add_rows + of, 2.0 * quick_sigmoid(weights[c]), mask=there)
 
@@ -259,21 +244,15 @@ def long_product(
     parts, units = wide.squares.shape[1] // mix.streams, mix.hidden // 256
     add = mix.inject
     of_numbers = add is not None and plain_type(add.type.id)
-    in_tiles = mix.down.type is TILED
-    tiles = -(-mix.down.rows // (16 if in_tiles else 8))
-    fours = triton.next_power_of_2(-(-tokens // 4))
-    columns = 4 * fours if in_tiles else columns
-    add_columns = 1 if in_tiles else columns
-    long_kernel[(tiles + (0 if add is None else tokens if in_tiles else 1), -(-tokens // columns))](
+    tiles = -(-mix.down.rows // 8)
+    long_kernel[(tiles + (0 if add is None else 1), -(-tokens // columns))](
         mix.down.data, mix.down.scale_or_data, mix.down.rows,
         *((mix.down.data, mix.down.data, 0) if add is None else (add.data, add.scale_or_data, add.rows)),
         mix.down.blocks, x.q, x.d, x.s, x.x, x.blocks, x.valid, wide.squares, low, low.stride(0), inverse,
         inverse if inject is None else inject, tiles, tokens, mix.hidden, mix.eps,
         PARTS=parts, PLACES=triton.next_power_of_2(parts), UNITS=units, STREAMS=mix.streams, COLUMNS=columns,
-        TILES=in_tiles, STEP=divisor(units, {1: 5, 2: 2}.get(fours, 1)), DOWN=mix.down.type.id,
-        DOWN_SCALED=mix.down.scale is not None, ADD=-1 if add is None else add.type.id,
-        ADD_ROWS=4 if of_numbers else 8, ADD_COLUMNS=add_columns,
-        PIECES=mix.streams * (2 if of_numbers and units % 2 == 0 else 1),
+        DOWN=mix.down.type.id, DOWN_SCALED=mix.down.scale is not None, ADD=-1 if add is None else add.type.id,
+        ADD_ROWS=4 if of_numbers else 8, PIECES=mix.streams * (2 if of_numbers and units % 2 == 0 else 1),
         ADD_SCALED=add is not None and add.scale is not None, FORM=to.form_of(columns), OVERLAP=to.overlap,
         num_warps=2 * mix.streams, **to.options,
     )  # fmt: skip

@@ -57,8 +57,8 @@ def upload(tensor: Tensor, device: torch.device) -> torch.Tensor:
     return raw.to(device)
 
 
-def matrix(tensors: Sequence[Tensor], device: torch.device, source: Source | None = None) -> Matrix:
-    """The rows of tensors [rows, cols] of one type and length, one under the other."""
+def matrix(tensors: Sequence[Tensor], device: torch.device, source: Source | None = None, tiles: bool = True) -> Matrix:
+    """The rows of tensors [rows, cols] of one type and length, one under the other. tiles: where the type allows."""
     kind, cols = tensors[0].type, tensors[0].shape[-1]
     assert all(t.type is kind and t.shape[-1] == cols for t in tensors)
     raws = [source(t) if source else upload(t, device) for t in tensors]
@@ -72,7 +72,7 @@ def matrix(tensors: Sequence[Tensor], device: torch.device, source: Source | Non
     if any(t.scale is not None for t in tensors):
         factors = [1.0 if t.scale is None else float(t.scale.reshape(-1)[0]) for t in tensors]
         scale = torch.repeat_interleave(torch.tensor(factors), torch.tensor(rows)).to(device)
-    if fits(kind, cols) and has_tensor_cores(device):
+    if tiles and fits(kind, cols) and has_tensor_cores(device):
         return Matrix(to_tiles(raw), TILED, sum(rows), cols, scale)
     return Matrix(repack(kind, raw), kind, sum(rows), cols, scale)
 

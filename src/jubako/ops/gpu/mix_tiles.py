@@ -1,6 +1,6 @@
-"""The two thin products around a mix, of matrices in tiles: of a block into the streams, and of the streams.
+"""The product of a block into the streams, of a matrix in tiles: as combine.py has it for other layouts.
 
-As combine.py and hyper.py have them for other layouts; sixteen rows of a product are one operand here (tensor.py).
+Sixteen rows of a product are one operand here (tensor.py).
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -51,39 +51,3 @@ def product_tiles_kernel(
         block = n % STREAMS * (hidden // 32) + tile
         store_each(scaled, token, block, live, wide, q, d, s, numbers, True, True)
         tl.store(squares + row * tl.num_programs(0) + tile, thirty_two(value * value), mask=live)
-
-
-@triton.jit
-def long_tiles(
-    base, scale, rows, top, x, squares, inverse, tokens, hidden, eps,
-    PARTS: tl.constexpr, PLACES: tl.constexpr, UNITS: tl.constexpr, STEP: tl.constexpr, STREAMS: tl.constexpr,
-    FOURS: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Sixteen rows from `top` on times the normed streams / STREAMS: a float32 [column 4, g 8, row or below] a four.
-
-    The streams are read side by side. Program 0 writes their factors to inverse [T, S].
-    """
-    first = lane_parts(STREAMS) * UNITS
-    sums = no_tiles(STREAMS, FOURS)
-    for u in range(0, UNITS, STEP):
-        raws = fetch_tiles(base, rows, STREAMS * UNITS, top, first + u, STEP, STREAMS)
-        wait(OVERLAP)
-        sums = meet_tiles(sums, raws, x, tokens, first + u, STEP, STREAMS, FOURS, FORM)
-    HALF: tl.constexpr = STREAMS // 2
-    n = tl.arange(0, 4 * STREAMS)
-    part = tl.arange(0, PLACES)[None, :]
-    row = tl.minimum(top + tl.arange(0, 2)[None, :] * 8 + tl.arange(0, 8)[:, None], rows - 1)
-    totals = ()
-    for c in tl.static_range(FOURS):
-        line = tl.minimum(4 * c * STREAMS + n, tokens * STREAMS - 1)[:, None]
-        each = tl.load(squares + line * PARTS + part, mask=part < PARTS, other=0.0)
-        factor = tl.rsqrt(tl.sum(each, axis=1) / hidden + eps)
-        if top == 0:
-            tl.store(inverse + 4 * c * STREAMS + n, factor, mask=4 * c * STREAMS + n < tokens * STREAMS)
-        y = tile_tree(sums[c], STREAMS) * tl.reshape(factor, [4, 1, STREAMS, 1])
-        y = tl.sum(tl.reshape(tl.sum(tl.reshape(y, [4, 8, 2, HALF, 2]), axis=2), [4, 8, HALF, 2]), axis=2)
-        y *= 1.0 / STREAMS
-        if SCALED:
-            y *= tl.load(scale + row)[None, :, :]
-        totals = totals + (y,)
-    return totals

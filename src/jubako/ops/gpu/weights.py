@@ -163,7 +163,9 @@ class _Preparation:
         inject = self.matrix(mix.inject) if mix.inject is not None else None
         return HyperMix(
             self.floats(mix.norm),
-            self.matrix(mix.down),
+            matrix(
+                [mix.down], self.device, self.source, tiles=False
+            ),  # few rows: eight a program keep more of them busy
             self.matrix(mix.up),
             inject,
             self.config.streams,
