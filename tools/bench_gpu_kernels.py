@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import jubako.ops.gpu.launch
 from jubako.ops.gpu import linear as products
 from jubako.ops.gpu.activation import Quantised, quantize
-from jubako.ops.gpu.combine import Pending, prepared, product_into
+from jubako.ops.gpu.combine import Pending, prepared
 from jubako.ops.gpu.expert_step import Cut, down, gate_up, usual_cut
 from jubako.ops.gpu.experts import Experts, Routed, experts
 from jubako.ops.gpu.hyper import Cut as HyperCut
@@ -170,19 +170,16 @@ def hyper_pieces(tokens: int) -> Iterator[Case]:
         x = prepared(streams(), made[0].norm, None)
         return [lambda m=m: long_product(m, x, low, inverse, inject, min(most, tokens)) for m in made]
 
-    def output(together: bool) -> list[Launch]:
+    def output() -> list[Launch]:
         x, y, inject = streams(), columns(tokens, 6144), torch.rand(tokens, STREAMS, device=device())
         gamma = torch.ones(wide, device=device())
-        if together:
-            return [lambda w=w: product_into(w, y, x, inject, gamma) for w in matrices("Q8_0", HIDDEN, 6144, 18)]
         return [
             lambda w=w: prepared(x, gamma, Pending(inject, linear(w, y))) for w in matrices("Q8_0", HIDDEN, 6144, 18)
         ]
 
     yield Case(f"hyper mix: norms T{tokens}", wide * 4 * tokens, norms)
     yield Case(f"hyper mix: long product T{tokens}", RANK * wide // 32 * 34 + 4 * wide * 4, long)
-    yield Case(f"output with norms T{tokens}", HIDDEN * 6144 // 32 * 34, lambda: output(True))
-    yield Case(f"output, then norms T{tokens}", HIDDEN * 6144 // 32 * 34, lambda: output(False))
+    yield Case(f"output, then norms T{tokens}", HIDDEN * 6144 // 32 * 34, output)
 
 
 def layer_of(gate: str, low: str, count: int) -> Experts:

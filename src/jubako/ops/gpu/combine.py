@@ -12,16 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
-from .activation import Quantised, room_for, stack, store_blocks, store_each
+from .activation import Quantised, room_for, store_blocks
 from .experts import Parts, weighted_sum
 from .hyper_prompt import PromptParts
 from .integer import fma
-from .linear import Shape, divisor, tile_sums
-from .matrix import Matrix
-from .mix_tiles import product_tiles_kernel
-from .products import thirty_two, tree
-from .target import interpreted, release, target, wait
-from .tiles import TILED
+from .target import release, target, wait
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,91 +86,6 @@ def prepared(streams: torch.Tensor, gamma: torch.Tensor, pending: Pending | None
         streams, gamma, wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, hidden, inject, output, weights, share,
         STREAMS=count, COUNT=8, PENDING=kind, CHOSEN=chosen, FORM=to.form, OVERLAP=to.overlap, num_warps=2,
         **to.options,
-    )  # fmt: skip
-    return Wide(wide, squares)
-
-
-@triton.jit
-def product_kernel(
-    base, scale, blocks, x_q, x_d, x_s, x_x, x_blocks, x_valid, streams, inject, gamma,
-    q, d, s, numbers, squares, wide, hidden, tokens,
-    UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Program (tile, g): 32 rows of a product for COLUMNS tokens, added to all their streams, and those made `Wide`."""
-    release(OVERLAP)
-    tile = tl.program_id(0)
-    token = tl.program_id(1) * COLUMNS
-    h = tile * 32 + tl.arange(0, 32)
-    gammas = ()
-    for stream in tl.static_range(STREAMS):
-        gammas = gammas + (tl.load(gamma + stream * hidden + h),)
-    x = (x_q, x_d, x_s, x_x, x_blocks, x_valid)
-    GROUPS: tl.constexpr = 32 // ROWS
-    sums = tile_sums(
-        base, hidden, blocks, tile * 32, x, token, tokens, 0, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE,
-        EVEN, FORM, OVERLAP,
-    )  # fmt: skip
-    made = ()
-    plain = ()
-    for c in tl.static_range(COLUMNS):
-        live = token + c < tokens
-        if GROUPS == 2:
-            halves = tl.join(tree(sums[2 * c], ROWS), tree(sums[2 * c + 1], ROWS))
-            y = tl.reshape(tl.trans(halves), [32])
-        else:
-            y = tree(sums[c], 32)
-        if SCALED:
-            y *= tl.load(scale + h)
-        for stream in tl.static_range(STREAMS):
-            row = (token + c) * STREAMS + stream
-            weight = tl.load(inject + row, mask=live, other=0.0)
-            old = tl.load(streams + row * hidden + h, mask=live, other=0.0)
-            value = fma(weight + y * 0.0, y, old, FORM)
-            tl.store(streams + row * hidden + h, value, mask=live)
-            plain = plain + (value,)
-            made = made + (value * gammas[stream],)
-    n = tl.arange(0, COLUMNS * STREAMS)
-    owner = token + n // STREAMS
-    block = n % STREAMS * (hidden // 32) + tile
-    store_each(stack(made, 32), owner, block, owner < tokens, wide, q, d, s, numbers, True, True)
-    rows = stack(plain, 32)
-    tl.store(squares + (token * STREAMS + n) * tl.num_programs(0) + tile, thirty_two(rows * rows), mask=owner < tokens)
-
-
-def product_into(
-    weight: Matrix, x: Quantised, streams: torch.Tensor, inject: torch.Tensor, gamma: torch.Tensor,
-    shape: Shape | None = None,
-) -> Wide:  # fmt: skip
-    """Add weight times x [T, K] to streams [T, S, H], in place, weighted by inject [T, S]; what they are then."""
-    tokens, count, hidden = streams.shape
-    device, to = streams.device, target(streams.device)
-    units = -(-weight.blocks // 8)
-    wide = room_for(tokens, count * hidden, True, device)
-    squares = torch.empty(tokens, count * hidden // 32, device=device)
-    if weight.type is TILED:
-        assert x.fine and x.valid >= weight.blocks
-        fours = triton.next_power_of_2(-(-tokens // 4))
-        product_tiles_kernel[(hidden // 32,)](
-            weight.data, weight.scale_or_data, units, x.q, x.d, x.blocks, streams, inject, gamma,
-            wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, hidden, tokens,
-            UNITS=units, STEP=divisor(units, {1: 12, 2: 5}.get(fours, 2)), FOURS=fours,
-            SCALED=weight.scale is not None, STREAMS=count, FORM=to.form, OVERLAP=to.overlap, num_warps=8, **to.options,
-        )  # fmt: skip
-        return Wide(wide, squares)
-    columns = min(triton.next_power_of_2(tokens), 4) if to.shares else 1
-    if shape is None:
-        shape = Shape(32, divisor(units, 12)) if columns == 1 else Shape(16, divisor(units, 6))
-        shape = Shape(32, 1) if interpreted() else shape
-    product_kernel[(hidden // 32, -(-tokens // columns))](
-        weight.data, weight.scale_or_data, weight.blocks,
-        x.q, x.d, x.s, x.x, x.blocks, x.valid, streams, inject, gamma,
-        wide.q, wide.d, wide.s, wide.x, squares, wide.blocks, hidden, tokens,
-        UNITS=units, STEP=shape.step, ROWS=shape.rows, COLUMNS=columns,
-        TYPE=weight.type.id, FINE=x.fine, EVEN=weight.blocks % 8 == 0 and x.valid >= weight.blocks,
-        SCALED=weight.scale is not None, STREAMS=count, FORM=to.form_of(columns), OVERLAP=to.overlap,
-        num_warps=shape.warps, **to.options,
     )  # fmt: skip
     return Wide(wide, squares)
 

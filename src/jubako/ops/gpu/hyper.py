@@ -14,12 +14,12 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for, stack, store_each
-from .combine import Pending, Wide, prepared, product_into
+from .combine import Pending, Wide, prepared
 from .experts import Experts, Parts, Routed, add_up, parts_of
 from .hyper_prompt import mix_prompt
 from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
-from .linear import Input, linear, long, quantised
+from .linear import Input, linear
 from .matrix import Matrix
 from .products import fetch_units, lane_rows, meet, meet_groups, nothing, tree
 from .prompt import Halves
@@ -267,9 +267,7 @@ def linear_mix(
     fine: bool = True,
 ) -> tuple[Quantised | Halves, torch.Tensor | None]:
     """Add y [T, K] times weight to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
-    if long(y):
-        return hyper_mix(streams, mix, fine, Pending(inject, linear(weight, y)))
-    return mix_step(streams, mix, product_into(weight, quantised(y), streams, inject, mix.norm), fine)
+    return hyper_mix(streams, mix, fine, Pending(inject, linear(weight, y)))
 
 
 def experts_mix(

@@ -157,7 +157,7 @@ def tile_kernel(
         )
         row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
         for c in tl.static_range(FOURS):
-            y = tl.reshape(tile_tree(sums[c], 1), [4, 8, 2])
+            y = tile_tree(sums[c])
             if SCALED:
                 y *= tl.load(scale + tl.minimum(row, rows - 1))
             column = 4 * c + tl.arange(0, 4)[:, None, None]

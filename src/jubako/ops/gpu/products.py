@@ -296,13 +296,3 @@ def tree(p, ROWS: tl.constexpr):
     """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [rows]. Never -0."""
     x = tl.sum(tl.reshape(tl.sum(p, axis=2), [2, 2, 2, ROWS]), axis=2)
     return tl.sum(tl.sum(x, axis=0), axis=0) + 0.0
-
-
-@triton.jit
-def thirty_two(x):
-    """Sums over the rows of x [n, 32], in one order whatever n is."""
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 16]), axis=1)
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 8]), axis=1)
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 4]), axis=1)
-    x = tl.sum(tl.reshape(x, [x.shape[0], 2, 2]), axis=1)
-    return tl.sum(x, axis=1)

@@ -33,11 +33,10 @@ def dots_asm() -> str:
 @triton.jit
 def plain_dot(a, b, x, y, FORM: tl.constexpr):
     """Of a row's words a, b [t, g, p] and a column's bytes x, y [t, (column, part), p]: int32 [column, g, p]."""
-    PAIRS: tl.constexpr = a.shape[2]
-    both = dot4(a[:, :, None, :], x[:, None, :, :], tl.zeros([4, 8, 8, PAIRS], tl.int32), FORM)
+    both = dot4(a[:, :, None, :], x[:, None, :, :], tl.zeros([4, 8, 8, 4], tl.int32), FORM)
     both = tl.sum(dot4(b[:, :, None, :], y[:, None, :, :], both, FORM), axis=0)
     part = tl.arange(0, 2)[None, None, :, None]
-    return tl.permute(tl.sum(tl.reshape(both, [8, 4, 2, PAIRS]) * (1 + 255 * part), axis=2), [1, 0, 2])
+    return tl.permute(tl.sum(tl.reshape(both, [8, 4, 2, 4]) * (1 + 255 * part), axis=2), [1, 0, 2])
 
 
 @triton.jit
@@ -77,26 +76,17 @@ def words_of(x):
 
 
 @triton.jit
-def lanes(PARTS: tl.constexpr):
-    """(t, g, p) of a tensor's elements; PARTS parts have their pairs side by side."""
+def lanes():
+    """(t, g, p) of a tensor's elements."""
     t = tl.arange(0, 4)[:, None, None]
     g = tl.arange(0, 8)[None, :, None]
-    return t, g, (tl.arange(0, 4 * PARTS) % 4)[None, None, :]
+    return t, g, tl.arange(0, 4)[None, None, :]
 
 
 @triton.jit
-def lane_parts(PARTS: tl.constexpr):
-    """Which of PARTS parts an element belongs to: int32 [1, 1, 4·PARTS]."""
-    return (tl.arange(0, 4 * PARTS) // 4)[None, None, :]
-
-
-@triton.jit
-def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr, PARTS: tl.constexpr):
-    """COUNT units of the sixteen rows from `top` on, on their way: (words, words below, scales, scales below) each.
-
-    Parts may have a `top` and a first unit of their own.
-    """
-    t, g, p = lanes(PARTS)
+def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr):
+    """COUNT units of the sixteen rows from `top` on, on their way: (words, words below, scales, scales below) each."""
+    t, g, p = lanes()
     at = top // 8 * units + unit
     place = at * 512 + p * 128 + g * 16 + t * 4
     codes = base.to(tl.pointer_type(tl.int32)) + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
@@ -111,12 +101,10 @@ def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr, PARTS: tl.con
 
 
 @triton.jit
-def meet_tiles(
-    sums, raws, x, tokens, unit, COUNT: tl.constexpr, PARTS: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr
-):
+def meet_tiles(sums, raws, x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr):
     """The partial sums, a tuple for FOURS groups of four columns, after COUNT units more of a finely quantised x."""
     q, d, blocks = x
-    t, g, p = lanes(PARTS)
+    t, g, p = lanes()
     place = unit * 8 + p * 2
     own = t * 5 % 4  # t, written so that the compiler sees no run to load as one vector and to deal out again
     low = q.to(tl.pointer_type(tl.int32)) + ((g // 2 * 4 + g % 2 * 2) * blocks + place) * 4 + own
@@ -153,11 +141,11 @@ def meet_tiles(
 
 
 @triton.jit
-def no_tiles(PARTS: tl.constexpr, FOURS: tl.constexpr):
+def no_tiles(FOURS: tl.constexpr):
     """Partial sums before the first unit."""
     sums = ()
     for _ in tl.static_range(FOURS):
-        zero = tl.zeros([4, 8, 4 * PARTS], tl.float32)
+        zero = tl.zeros([4, 8, 4], tl.float32)
         sums = sums + ((zero, zero, zero, zero),)
     return sums
 
@@ -172,17 +160,17 @@ def tile_products(
 
     Over UNITS units from `first` on. Waits for earlier kernels once its first weights are on their way.
     """
-    sums = no_tiles(1, FOURS)
+    sums = no_tiles(FOURS)
     for u in range(first, first + UNITS, STEP):
-        raws = fetch_tiles(base, rows, units, top, u, STEP, 1)
+        raws = fetch_tiles(base, rows, units, top, u, STEP)
         wait(OVERLAP)  # here, as a second copy of the body takes long to compile; later ones pass at once
-        sums = meet_tiles(sums, raws, x, tokens, u, STEP, 1, FOURS, FORM)
+        sums = meet_tiles(sums, raws, x, tokens, u, STEP, FOURS, FORM)
     return sums
 
 
 @triton.jit
-def tile_tree(sums, PARTS: tl.constexpr):
-    """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [column 4, g 8, part, row or below]. Never -0."""
+def tile_tree(sums):
+    """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)): float32 [column 4, g 8, row or below]. Never -0."""
     every = tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3]))
-    pairs = tl.sum(tl.reshape(every, [4, 8, PARTS, 2, 2, 2, 2]), axis=3)
-    return tl.sum(tl.sum(pairs, axis=3), axis=3) + 0.0
+    pairs = tl.sum(tl.reshape(every, [4, 8, 2, 2, 2, 2]), axis=2)
+    return tl.sum(tl.sum(pairs, axis=2), axis=2) + 0.0
