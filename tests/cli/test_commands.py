@@ -157,6 +157,7 @@ def test_text_of_a_file_can_not_speak_to_the_terminal(capsys: pytest.CaptureFixt
 
 
 def test_an_interrupt_waits_for_the_token_at_work() -> None:
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), _BetweenTokens() as interrupt:
         interrupt.after_token()
         signal.raise_signal(signal.SIGINT)  # held back
@@ -164,4 +165,4 @@ def test_an_interrupt_waits_for_the_token_at_work() -> None:
     with pytest.raises(KeyboardInterrupt), _BetweenTokens():
         signal.raise_signal(signal.SIGINT)  # while the prompt is read: at once
         pytest.fail("the interrupt was lost")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
