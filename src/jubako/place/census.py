@@ -114,12 +114,6 @@ class Census:
         return self.experts[: self.config.layers]
 
     @property
-    def token_weights(self) -> int:
-        """Weights that a token of the trunk is multiplied by."""
-        used = sum(shape.weights for shape in self.trunk_experts) * self.config.experts_used
-        return sum(matrix.weights for matrix in self.dense) + used
-
-    @property
     def state_bytes(self) -> int:
         """float32 state of the GDN layers of one sequence, read and written by every step."""
         config = self.config

@@ -26,7 +26,6 @@ SPLITS = 64  # runs of a step's columns, at most; those of fewer than TILE cells
 TILE, WARPS = 64, 4  # cells decoded at a time
 WIDE_TILE, WIDE_WARPS = 16, 4  # where products are float32: a 16-bit cache, cards without shorter ones
 MERGED = 64  # elements of a head that one program merges
-MAX_GROUP = 64  # query heads of one key/value head
 
 
 @triton.jit

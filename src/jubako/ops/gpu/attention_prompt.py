@@ -73,8 +73,8 @@ def _weighed(score, wanted, top, weight, mixed):
     return share, highest, weight * fade + tl.sum(share, 1), mixed * fade[:, None]
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def _mark(blocks, chosen, marks, start, tokens, stride, RATIO: tl.constexpr, BUDGET: tl.constexpr, SIZE: tl.constexpr):
+@triton.jit
+def _mark(blocks, marks, start, stride, RATIO: tl.constexpr, BUDGET: tl.constexpr, SIZE: tl.constexpr):
     """A bit for each block that a token reads, its tail's among them; marks [T, stride] are zeros before."""
     t = tl.program_id(0)
     complete = (start + t + 1) // RATIO
@@ -241,7 +241,7 @@ def attend_prompt(
         marks = torch.zeros(tokens, stride, dtype=torch.int32, device=q.device)
         size = max(power_of_two(blocks.shape[1] + 1), 2 * power_of_two(stride))
         _mark[(tokens,)](
-            blocks, chosen, marks, columns.start, tokens, stride, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
+            blocks, marks, columns.start, stride, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
         )  # fmt: skip
     height = max(cut.rows, power_of_two(group))
     _attend_all[(kv_heads, -(-tokens // (height // group)))](

@@ -57,8 +57,8 @@ def number_at(place):
 
 
 @triton.jit
-def _of_blocks(base, rows, blocks, row, unit, j, each: tl.constexpr, EVEN: tl.constexpr):
-    """`each` bytes a block [4, rows, 1] of a plane [rows, blocks, each]; a row's four are one word where they can."""
+def _of_blocks(base, blocks, row, unit, j, each: tl.constexpr, EVEN: tl.constexpr):
+    """`each` bytes a block [4, rows, 1] of a plane [*, blocks, each]; a row's four are one word where they can."""
     if not EVEN:
         at = row * blocks + tl.minimum(unit * 4 + j, blocks - 1)
         if each == 1:
@@ -123,13 +123,13 @@ def fetch_four(base, rows, blocks: tl.constexpr, row, unit, j, counting, TYPE: t
         bit = tl.load((base + size * bytes_before(TYPE, 1)).to(tl.pointer_type(tl.int32)) + lane)
     scales = base + size * bytes_before(TYPE, 0)
     if sub_bytes(TYPE) > 0:
-        sub = _of_blocks(scales, rows, blocks, row, unit, j, sub_bytes(TYPE), EVEN)
+        sub = _of_blocks(scales, blocks, row, unit, j, sub_bytes(TYPE), EVEN)
         if sub_bytes(TYPE) == 1:
             sub = (sub << 24) >> 24
     if d_bytes(TYPE) > 0:
         scales += size * sub_bytes(TYPE)
         if blocks_per_d(TYPE) == 1:
-            d = _of_blocks(scales, rows, blocks, row, unit, j, d_bytes(TYPE), EVEN)
+            d = _of_blocks(scales, blocks, row, unit, j, d_bytes(TYPE), EVEN)
         else:
             d = _of_several(scales, blocks, row, unit, j, counting, d_bytes(TYPE), blocks_per_d(TYPE))
     return (first, second, low, high, bit, sub, d), (odd_first, odd_second, low, high, bit, sub, d)
