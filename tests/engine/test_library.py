@@ -1,5 +1,7 @@
 """The library as its users call it: load, logits, generate, sessions, and what they refuse."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,3 +228,8 @@ def test_a_missing_file_is_a_clear_error() -> None:
 def test_a_name_that_no_file_can_have_is_a_clear_error(name: str) -> None:
     with pytest.raises(jubako.FileFormatError, match="can't be read"):
         jubako.load(name)
+
+
+def test_grammars_library_is_needed_for_constrained_answers_alone() -> None:
+    code = "import sys; sys.modules['llguidance'] = None; import jubako.engine.model, jubako.engine.scheduler"
+    subprocess.run([sys.executable, "-c", code], check=True, close_fds=True)

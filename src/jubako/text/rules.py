@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from ..core import Request
-from .grammar import grammar_rule
 from .thinking import ThinkingRule
 from .tokenizer import Tokenizer
 
@@ -45,6 +44,8 @@ def build_rules(request: Request, tokenizer: Tokenizer, vocabulary: int) -> list
     if request.thinking is not None:
         rules.append(ThinkingRule(request.thinking, vocabulary))
     if request.constraint is not None:
+        from .grammar import grammar_rule  # whose library only constrained answers need
+
         rules.append(grammar_rule(request.constraint, tokenizer, vocabulary, request.stop_ids))
     return rules
 
