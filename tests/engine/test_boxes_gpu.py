@@ -22,7 +22,8 @@ from jubako.measure.synth_gpu import synthetic_network
 from jubako.measure.tensor_plan import BlockTypes
 from jubako.ops.gpu.boxes import Boxes
 from jubako.ops.gpu.experts import Experts, Routed, experts
-from jubako.ops.gpu.host import HostExperts, addresses_of, pin
+from jubako.ops.gpu.host import HostExperts, addresses_of
+from jubako.ops.gpu.pinned import copy_of
 from jubako.ops.gpu.slots import filled
 from jubako.place.heat import Heat
 
@@ -54,10 +55,7 @@ class Small:
 
     def boxes(self, slots: int) -> Boxes:
         layers = [layer.experts for layer in self.network.layers]
-        stacks = [[self.source(t).cpu().numpy() for t in (e.gate, e.up, e.down)] for e in layers]
-        if CUDA:
-            for stack in (stack for own in stacks for stack in own):
-                pin(stack)
+        stacks = [[copy_of(self.source(t).cpu().numpy(), DEVICE) for t in tensors_of(e)] for e in layers]
         host = HostExperts(np.stack([addresses_of(own) for own in stacks]), stacks, fixed=True)
         return Boxes(layers, host, slots, self.network.config.experts_used, DEVICE)
 
@@ -164,5 +162,5 @@ def test_an_expert_that_is_nowhere(small: Small) -> None:
     routed = Routed(torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1), torch.zeros(1))
     routed = Routed(*(t.to(DEVICE) for t in (routed.ids, routed.weights, routed.share)))
     with pytest.raises(MachineError, match="memory"), boxes.awake():
-        experts(Experts((), mine, mine, away), torch.ones(1, small.network.config.hidden, device=DEVICE), routed)
+        experts(Experts((), mine, mine, away), torch.ones(1, small.network.config.hidden, device=DEVICE), routed).cpu()
     boxes.close()

@@ -6,13 +6,12 @@ so a dozen are read as slowly as 48, and are there in seconds.
 
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 import torch
 
 from ..arch.config import Config
-from ..ops.gpu.host import HostExperts, addresses_of, pin
+from ..ops.gpu.host import HostExperts, addresses_of
+from ..ops.gpu.pinned import room
 from ..quant import BlockType
 from .random_blocks import generator_for, random_blocks
 from .tensor_plan import BlockTypes, PlannedTensor, plan_tensors
@@ -43,9 +42,7 @@ class _Maker:
     def stack(self, planned: PlannedTensor) -> np.ndarray:
         """uint8 [experts, rows, row bytes]."""
         kind, (experts, rows, _) = planned.type, planned.shape
-        memory = memory_of(planned.nbytes)
-        if self.device.type == "cuda":
-            pin(memory)
+        memory = room(planned.nbytes, self.device)
         blocks = torch.from_numpy(memory).view(-1, kind.bytes)
         pool = self._pool(kind, planned.deviation)
         for first in range(0, len(blocks), DRAWN):
@@ -62,11 +59,3 @@ class _Maker:
             made = random_blocks(kind, POOL_BYTES // kind.bytes, deviation, generator_for(1, kind.name))
             self.pools[key] = torch.from_numpy(np.ascontiguousarray(made)).to(self.device)
         return self.pools[key]
-
-
-def memory_of(size: int) -> np.ndarray:
-    """uint8 [size], in large pages where the system has them."""
-    memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)

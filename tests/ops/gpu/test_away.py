@@ -15,8 +15,9 @@ from test_mixture import CHOSEN, COUNT, HIDDEN, SIZE, mixture
 from jubako import _cpu
 from jubako.ops.gpu.away import BELL, DONE, ERROR, Away, Mailbox
 from jubako.ops.gpu.experts import Experts, Routed, experts
-from jubako.ops.gpu.host import pin, unpin
+from jubako.ops.gpu.host import addresses_of
 from jubako.ops.gpu.link import MOST, fits, link_of
+from jubako.ops.gpu.pinned import copy_of
 from jubako.quant import BY_NAME
 
 
@@ -26,12 +27,9 @@ class Case:
     def __init__(self, gate: str, down: str, tokens: int, absent: list[int], device: torch.device) -> None:
         self.mixture = mixture(gate, down, "Q8_0", tokens, device)
         shapes = ((gate, SIZE, HIDDEN), (gate, SIZE, HIDDEN), (down, HIDDEN, SIZE))
-        self.blocks = [rows_of(kind, (COUNT, rows), cols, part) for part, (kind, rows, cols) in enumerate(shapes)]
-        if device.type == "cuda":
-            for raw in self.blocks:
-                pin(raw)
-        self.addresses = np.stack([raw.ctypes.data + np.arange(COUNT) * raw[0].nbytes for raw in self.blocks], 1)
-        self.addresses = np.ascontiguousarray(self.addresses.astype(np.uint64))
+        blocks = [rows_of(kind, (COUNT, rows), cols, part) for part, (kind, rows, cols) in enumerate(shapes)]
+        self.blocks = [copy_of(raw, device) for raw in blocks]
+        self.addresses = addresses_of(self.blocks)
         types = [BY_NAME[name].id for name in (gate, gate, down)]
         layer = _cpu.ExpertLayer(types, SIZE, HIDDEN, SIZE, self.addresses)
         self.mailbox = Mailbox.of(CHOSEN, HIDDEN, device)
@@ -45,9 +43,10 @@ class Case:
         )
 
     def run(self, routed: Routed | None = None) -> torch.Tensor:
+        """All of the layer; what was asked for is there, and so is any trouble."""
         self.threads.begin()
         try:
-            return experts(self.layer, self.mixture.input(), routed or self.mixture.routed())
+            return experts(self.layer, self.mixture.input(), routed or self.mixture.routed()).cpu()
         finally:
             self.threads.end()
 
@@ -60,9 +59,6 @@ def device_case(device: torch.device) -> Iterator[list[Case]]:
     yield cases
     for case in cases:
         case.threads.close()
-        if device.type == "cuda":
-            for raw in case.blocks:
-                unpin(raw)
     _cpu.set_threads(threads)
 
 
@@ -79,7 +75,7 @@ def test_bits_do_not_depend_on_where_experts_lie(
     want = case.mixture.wanted()
     for _ in range(2):
         if gate == "BF16":  # the GPU adds products of plain numbers up in another order
-            assert np.allclose(case.run().cpu().numpy(), want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+            assert np.allclose(case.run().numpy(), want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
         else:
             assert same_bits(case.run(), want)
     assert case.mailbox.words[BELL] == case.mailbox.words[DONE] == case.threads.requests > 0
@@ -130,5 +126,5 @@ def test_nobody_answers(device: torch.device, device_case: list[Case], monkeypat
     case = Case("Q8_0", "Q8_0", 1, [0, 1, 2, 3, 4], device)
     device_case.append(case)
     case.threads.close()
-    experts(case.layer, case.mixture.input(), case.mixture.routed())
+    experts(case.layer, case.mixture.input(), case.mixture.routed()).cpu()
     assert int(case.mailbox.words[ERROR]) == 1 and "did not answer" in case.mailbox.trouble

@@ -16,7 +16,8 @@ from ...arch.tensor import Tensor
 from ...errors import MachineError
 from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.far_table import FarTable
-from ...ops.gpu.host import HostExperts, pin_at
+from ...ops.gpu.host import HostExperts
+from ...ops.gpu.pinned import Pinned
 from ...ops.gpu.table import HostTable
 from ...place.memory import usable_memory
 from ...place.plan import Plan
@@ -80,14 +81,15 @@ def pinned_experts(store: ExpertStore, progress: Progress | None = None) -> Host
                     progress(done, store.bytes_of_all)
                 _check_memory(store.bytes_of_all - done)
                 if on_gpu:
-                    jobs += [pinning.submit(pin_at, *region) for region in regions[3 * layer : 3 * layer + 3]]
+                    jobs += [
+                        pinning.submit(Pinned, *region, store.native) for region in regions[3 * layer : 3 * layer + 3]
+                    ]
         elif on_gpu:
             for region in regions:  # each as one: a copy may not cross from one pinned stretch to another
                 _check_memory(region[1])
-                jobs.append(pinning.submit(pin_at, *region))
-        for job in jobs:
-            job.result()
-    return HostExperts(store.native.addresses, store, store.whole, None if store.whole else partial(_bring, store))
+                jobs.append(pinning.submit(Pinned, *region, store.native))
+        keep = store, [job.result() for job in jobs]
+    return HostExperts(store.native.addresses, keep, store.whole, None if store.whole else partial(_bring, store))
 
 
 def _bring(store: ExpertStore, layer: int, experts: np.ndarray) -> Iterator[slice]:

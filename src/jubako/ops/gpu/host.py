@@ -13,7 +13,7 @@ import torch
 
 from ...arch import weights as arch
 from ...arch.tensor import Tensor
-from ...errors import MachineError
+from .pinned import copy_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,31 +53,8 @@ def bytes_at(address: int, count: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
 
 
-def unpin(memory: np.ndarray) -> None:
-    """Before pinned memory is given back: what comes to lie there would count as pinned in part."""
-    torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
-
-
-def pin(memory: np.ndarray) -> None:
-    """Let the GPU read memory that is there already. Raises MachineError if the system refuses."""
-    pin_at(memory.ctypes.data, memory.nbytes)
-
-
-def pin_at(address: int, count: int) -> None:
-    """The same of so many bytes from an address on. Raises MachineError if the system refuses."""
-    code = torch.cuda.cudart().cudaHostRegister(address, count, 0)
-    if int(code) != 0:
-        raise MachineError(
-            f"{count / 1e9:.2f} GB of memory could not be pinned (CUDA error {int(code)}); allow less RAM"
-        )
-
-
 def _placed(tensor: Tensor, device: torch.device) -> np.ndarray:
     data = tensor.data
-    whole = data[0].flags.c_contiguous
-    if device.type != "cuda":
-        return data if whole else np.ascontiguousarray(data)
-    copy = np.empty(data.shape, np.uint8)
-    np.copyto(copy, data)
-    pin(copy)
-    return copy
+    if device.type != "cuda" and data[0].flags.c_contiguous:
+        return data
+    return copy_of(data, device)
