@@ -29,6 +29,7 @@ from .target import target
 CHUNK = 64  # tokens
 VALUES = 64  # columns of the state in one program of the last pass; half as many where shared memory is small
 ROWS = 16  # tokens of a program of the first and the last launch
+NARROW = 64  # elements of a head: with fewer, Triton 3.6's products of four warps on Hopper go wrong (of two they don't)
 
 
 @triton.jit
@@ -211,6 +212,7 @@ def gdn_prompt(
     heads, channels, ring = memory.u.shape[3], qkv.shape[1], memory.conv.shape[1]
     stages = target(device).stages
     values = min(VALUES if stages > 1 else VALUES // 2, dim)
+    warps = 4 if dim >= NARROW else 2
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.float16, device=device)
@@ -229,11 +231,11 @@ def gdn_prompt(
     _solve_chunks[(-(-tokens // CHUNK), heads)](
         mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, WIDE=wide,
-        num_warps=4,
+        num_warps=warps,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
         mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,
-        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, num_warps=4,
+        KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, num_warps=warps,
         num_stages=stages,
     )  # fmt: skip
     _gate_answers[(rows, heads)](
