@@ -32,7 +32,7 @@ CONTEXT = 1024
 def network(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Four layers, the last of which is attention, and a draft layer; two delta nets where it takes long."""
     path = tmp_path_factory.mktemp("cards") / "net.gguf"
-    small = {"hidden": 256, "expert_size": 32, "shared_expert_size": 32, "gdn_value_heads": 2}
+    small = {"hidden": 256, "gdn_value_heads": 2}
     sizes: dict[str, int] = {"layers": 4} if CUDA else {"layers": 2} | small
     config = narrow(draft=CUDA, vocab=320, experts=4, hyper_rank=32, ngram_rows=200, **sizes)
     synth(path, config, BlockTypes.parse("ngram=F16,gate_up=Q8_0,down=Q8_0"))
@@ -44,16 +44,31 @@ def executor(network: Any, runs: Sequence[range] | None, count: int = 0) -> GpuE
     return GpuExecutor(network, devices, runs=runs, context=CONTEXT, tokens=4 * CONTEXT, sequences=4)
 
 
-def test_the_same_bits_as_one_card(network: Any) -> None:
-    """Of a step's logits: cut before the layer that injects n-grams."""
-    rows: list[Any] = []
-    layers = len(network.layers)
-    for runs in ([range(layers)], [range(1), range(1, layers)]):
-        made = executor(network, runs)
-        [logits] = made.step([([5], made.new_state(CONTEXT))])
-        rows.append(np.array(logits))
-    assert np.isfinite(rows[0]).all() and rows[0].std() > 0
-    assert np.array_equal(rows[0], rows[1])
+def halved(network: Any) -> GpuExecutor:
+    return executor(network, None, 2)
+
+
+def step(made: GpuExecutor) -> np.ndarray:
+    [logits] = made.step([([5], made.new_state(CONTEXT))])
+    return np.array(logits)
+
+
+@pytest.fixture(scope="module")
+def alone(network: Any) -> np.ndarray:
+    """What one card says of a step."""
+    return step(executor(network, [range(len(network.layers))]))
+
+
+def test_a_step_has_the_same_bits_as_on_one_card(network: Any, alone: np.ndarray) -> None:
+    """Cut before the layer that injects n-grams."""
+    assert np.isfinite(alone).all() and alone.std() > 0
+    assert np.array_equal(step(executor(network, [range(1), range(1, len(network.layers))])), alone)
+
+
+def test_a_step_by_halves_agrees_within_rounding(network: Any, alone: np.ndarray) -> None:
+    """Half of every layer and of the vocabulary each: sums are rounded once more, both halves are in their places."""
+    got = step(halved(network))
+    assert np.abs(got - alone).max() <= 1e-3 * np.abs(alone).max()
 
 
 def everything(made: GpuExecutor) -> list[np.ndarray]:
@@ -99,10 +114,6 @@ def test_halves_of_layers_agree_within_rounding_and_from_run_to_run(network: Any
         assert np.array_equal(got, repeated)
         if want.dtype == np.float32 and want.shape == got.shape:
             assert np.abs(want - got).max() <= 2e-2 * np.abs(want).max()
-
-
-def halved(network: Any) -> GpuExecutor:
-    return executor(network, None, 2)
 
 
 # Prompts in pieces

@@ -158,13 +158,17 @@ def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str, mixes: 
 
 
 def test_without_peer_access_parts_are_copied_and_added(device: torch.device) -> None:
-    exchange = Exchange([Passage(CPU, CPU), Passage(CPU, CPU)], 256)
+    """Through main memory, both cards the same."""
+    exchange = Exchange([Passage(device, device, direct=device.type == "cpu") for _ in range(2)], 256)
+    assert not exchange.words
     on = (nullcontext, nullcontext)
     exchange.begin(on)
-    parts = [torch.full((3, 256), 1.0), torch.full((3, 256), 2.0)]
-    blocks = [Block(part, torch.zeros(3, 4, 256), torch.full((3, 4), 0.5), None, True) for part in parts]
+    parts = [torch.full((3, 256), number, device=device) for number in (1.0, 2.0)]
+    streams = [torch.zeros(3, 4, 256, device=device) for _ in parts]
+    inject = torch.full((3, 4), 0.5, device=device)
+    blocks = [Block(part, sums, inject, None, True) for part, sums in zip(parts, streams, strict=True)]
     assert exchange.mixed(blocks, on) == [None, None]
-    assert all(block.streams.eq(1.5).all() for block in blocks)
+    assert all(sums.eq(1.5).all() for sums in streams)
 
 
 # Halves
@@ -221,6 +225,11 @@ def test_halves_add_up_to_the_whole(network: Any) -> None:
 
         parts = sum(output(half.layers[1].experts) for half in halves)
         assert np.allclose(parts, output(network.layers[1].experts), rtol=1e-4, atol=1e-4)
+
+
+def test_halves_of_the_vocabulary_are_the_head(network: Any) -> None:
+    rows = [shard(network, card)[0].output.decoded() for card in range(2)]
+    assert np.array_equal(np.concatenate(rows), network.output.decoded()) and len(rows[0]) == 160
 
 
 def test_a_source_of_whole_tensors_gives_halves(network: Any) -> None:

@@ -20,26 +20,24 @@ from ...ops.gpu.columns import Columns
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.ops import GpuOps, on_device
 from ...ops.gpu.peer import Passage
+from .cards_lane import Lane
 from .forward import run_layers
 
 
 class Earlier:
     """The card with the layers before those of the card `to`: see `ops.gpu.ops.Before`."""
 
+    logits = None
+
     def __init__(self, ops: GpuOps, to: torch.device, direct: bool | None = None) -> None:
         """direct: see `Passage`."""
-        self.ops, self.to = ops, to
+        self.ops, self._lane = ops, Lane(ops.device, to)
         self.passage, self.back = Passage(ops.device, to, direct), Passage(to, ops.device, direct)
-        self._cuda = ops.device.type == "cuda"
-        if self._cuda:
-            with torch.cuda.device(ops.device):
-                self._memory = torch.cuda.MemPool()
-            self._lane: Any = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
 
     def streams(self, columns: Columns) -> torch.Tensor:
         """Run a step's columns through all layers before; the streams [T, S, H] on the card after."""
         assert columns.parts is not None
-        with self._in_lane():
+        with self._lane.forked():
             theirs = Columns.of_step(self.back.send(columns.parts), columns.tokens)
             streams = self.ops.start(theirs)
             for _ in run_layers(self.ops, theirs, streams):
@@ -51,36 +49,15 @@ class Earlier:
         return self.passage.send(streams)
 
     @contextmanager
-    def _in_lane(self) -> Iterator[None]:
-        """Inside, this thread launches on the earlier card: after what was launched here, before what will be."""
-        if not self._cuda:
-            yield
-            return
-        here = torch.cuda.current_stream(self.to)
-        self._lane.wait_stream(here)
-        with torch.cuda.stream(self._lane):
-            yield
-        here.wait_stream(self._lane)
-
-    @contextmanager
     def ordered(self) -> Iterator[None]:
         """See `GpuOps.ordered`."""
-        if not self._cuda:
+        with self.ops.ordered(), self._lane.ordered():
             yield
-            return
-        with self.ops.ordered():
-            there, here = torch.cuda.current_stream(self.ops.device), torch.cuda.current_stream(self.to)
-            here.wait_stream(there)
-            yield
-            there.wait_stream(here)
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
         """See `GpuOps.capturing`."""
-        if not self._cuda:
-            yield
-            return
-        with self.ops.capturing(), torch.cuda.use_mem_pool(self._memory, self.ops.device):
+        with self.ops.capturing(), self._lane.capturing():
             yield
 
 

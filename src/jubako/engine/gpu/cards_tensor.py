@@ -4,14 +4,14 @@
                               ├─ sum ─┤                                                 both keep the same streams
     card 1   half of a block ─┘       └─► streams, mix ─► half of the next block …
 
-The head, and the draft layer whole, are on the second card: an instruction set without layers, which has `Twins` before
-it. Decoding waits for half the bytes of one card; text agrees with one card's within rounding, as sums are cut in two.
+In a step each card makes the logits of half the vocabulary, the first into the second's memory. There the whole head is
+too, for prompts, and the draft layer: an instruction set without layers, which has `Twins` before it. Decoding waits
+for half the bytes of one card; text agrees with one card's within rounding, as sums are cut in two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -25,10 +25,16 @@ from ...ops.gpu.peer import Passage
 from ...ops.gpu.peer_exchange import Block, Exchange, OnCard
 from ...ops.gpu.peer_shard import shard
 from ...ops.gpu.state import GdnMemory
+from .cards_lane import Lane
 
 
-def halves(ops: GpuOps, columns: Columns, streams: torch.Tensor) -> Generator[Block, Any, None]:
-    """One card's half of all layers on streams [T, S, H], in place: gives parts of blocks, is given mixes."""
+def halves(
+    ops: GpuOps, columns: Columns, streams: torch.Tensor, head_mix: Any | None = None
+) -> Generator[Block, Any, None]:
+    """One card's half of all layers on streams [T, S, H], in place: gives parts of blocks, is given mixes.
+
+    head_mix: whose input the streams are in the end, where it is wanted.
+    """
     mixed: Any = None
     layers = ops.weights.layers
     for index, layer in enumerate(layers):
@@ -44,53 +50,72 @@ def halves(ops: GpuOps, columns: Columns, streams: torch.Tensor) -> Generator[Bl
         assert inject is not None
         x, inject = yield Block(part, streams, inject, layer.hc_ffn, False)
         routed = route.route_experts(layer.experts, x, ops.config.experts_used)
-        following = layers[index + 1] if index + 1 < len(layers) else None
-        mix = None if following is None or following.ngram is not None else following.hc_attn
+        follower = layers[index + 1] if index + 1 < len(layers) else None
+        mix = head_mix if follower is None else None if follower.ngram is not None else follower.hc_attn
         mixed = yield Block(experts.parts_of(layer.experts, x, routed), streams, inject, mix, True)
 
 
 class Twins:
-    """Two cards that share every layer: see `ops.gpu.ops.Before`. What comes after is on the second."""
+    """Two cards that share every layer and the head: see `ops.gpu.ops.Before`. What comes after is on the second."""
 
     def __init__(self, cards: Sequence[GpuOps], direct: bool | None = None) -> None:
         self.cards = cards
         first, second = (ops.device for ops in cards)
         self._passages = [Passage(first, second, direct), Passage(second, first, direct)]
         self._exchange = Exchange(self._passages, cards[0].config.hidden)
-        self._cuda = first.type == "cuda"
-        if self._cuda:
-            with torch.cuda.device(first):
-                self._memory = torch.cuda.MemPool()
-            self._lane: Any = torch.cuda.Stream(first)  # type: ignore[no-untyped-call]
+        self._lane = Lane(first, second)
+        self._on: tuple[OnCard, OnCard] = (self._lane, cards[1].on_card)
+        self.ordered, self.capturing = self._lane.ordered, self._lane.capturing
 
     def streams(self, columns: Columns) -> torch.Tensor:
         """Run columns through all layers; the streams [T, S, H] on the second card."""
-        if not self._cuda:
-            return self._run(columns, nullcontext())
-        here = torch.cuda.current_stream(self.cards[1].device)
-        self._lane.wait_stream(here)
-        streams = self._run(columns, torch.cuda.stream(self._lane))
-        here.wait_stream(self._lane)
-        # a copy stands between the cards and the launches that follow: those may begin early, after one launch only
+        self._lane.fork()
+        streams, _ = self._run(columns, head=False)
+        return self._joined(streams)
+
+    def logits(self, columns: Columns, out: torch.Tensor) -> torch.Tensor:
+        """Run a step's columns through all layers; logits into out [T, vocabulary]. The streams on the second card."""
+        self._lane.fork()
+        streams, mixes = self._run(columns, head=True)
+        first, second = (ops.weights.output for ops in self.cards)
+        assert first is not None and second is not None
+        words = out[:, : first.rows]
+        with self._lane():  # straight into the other card's memory, where that can be reached
+            there = words if self._exchange.words else None
+            half = self.cards[0].linear(first, mixes[0][0], there)
+            sent = half if there is not None else self._passages[0].send(half)
+        with self.cards[1].on_card():
+            self.cards[1].linear(second, mixes[1][0], out[:, first.rows :])
+        streams = self._joined(streams)
+        if sent is not words:
+            words.copy_(sent)
+        return streams
+
+    def _joined(self, streams: torch.Tensor) -> torch.Tensor:
+        """The streams for whom comes after. They are copied: that stands between the first card and launches that may
+        begin before the one in front of them has ended, but know of no other."""
+        self._lane.join()
         return streams.clone()
 
-    def _run(self, columns: Columns, lane: AbstractContextManager[Any]) -> torch.Tensor:
-        on: Sequence[OnCard] = (lambda: lane, self.cards[1].on_card)
-        with lane:
+    def _run(self, columns: Columns, head: bool) -> tuple[torch.Tensor, list[Any]]:
+        """The second card's streams after all layers; what both cards' heads read, if that is wanted."""
+        on = self._on
+        with self._lane():
             theirs = self._sent(columns)
-        runs, streams, parts = [], [], []
+        runs, streams, blocks = [], [], []
+        mixes: list[Any] = []
         self._exchange.begin(on)
         for ops, mine, there in zip(self.cards, (theirs, columns), on, strict=True):
             with there():
                 streams.append(ops.start(mine))
-                runs.append(halves(ops, mine, streams[-1]))
-                parts.append(next(runs[-1]))
-        while parts:
-            mixes, parts = self._exchange.mixed(parts, on), []
+                runs.append(halves(ops, mine, streams[-1], ops.weights.head_mix if head else None))
+                blocks.append(next(runs[-1]))
+        while blocks:
+            mixes, blocks = self._exchange.mixed(blocks, on), []
             for run, mixed, there in zip(runs, mixes, on, strict=True):
                 with there():
-                    parts += _given(run, mixed)
-        return streams[1]
+                    blocks += _given(run, mixed)
+        return streams[1], mixes
 
     def _sent(self, columns: Columns) -> Columns:
         send = self._passages[1].send
@@ -102,26 +127,6 @@ class Twins:
     def send(self, streams: torch.Tensor) -> torch.Tensor:
         """They are where they are wanted."""
         return streams
-
-    @contextmanager
-    def ordered(self) -> Iterator[None]:
-        """See `GpuOps.ordered`."""
-        if not self._cuda:
-            yield
-            return
-        there, here = (torch.cuda.current_stream(ops.device) for ops in self.cards)
-        here.wait_stream(there)
-        yield
-        there.wait_stream(here)
-
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """See `GpuOps.capturing`."""
-        if not self._cuda:
-            yield
-            return
-        with torch.cuda.use_mem_pool(self._memory, self.cards[0].device):
-            yield
 
 
 def _given(run: Generator[Block, Any, None], mixed: Any) -> list[Block]:
@@ -145,7 +150,7 @@ def open_twins(
     for place, device in enumerate(devices):
         part, cut = shard(network, place, given[place])
         with on_device(device):
-            cards.append(GpuOps(part, device, source=cut, head=False, **options))
+            cards.append(GpuOps(part, device, source=cut, **options))
     end = len(network.layers)
     with on_device(devices[1]):
         head = GpuOps(network, devices[1], layers=range(end, end), source=given[1], **options)

@@ -23,6 +23,8 @@ def logits(ops: GpuOps, columns: Columns, out: torch.Tensor) -> Generator[bool, 
 
     Yields once, after the first layers: a graph of many kernels takes a while to launch.
     """
+    if ops.before is not None and ops.before.logits is not None:
+        return ops.before.logits(columns, out)
     streams = ops.start(columns)
     mixed: Mixed | None = None
     for index, given in enumerate(run_layers(ops, columns, streams, ops.weights.head_mix)):

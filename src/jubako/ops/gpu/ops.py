@@ -34,7 +34,11 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class Before(Protocol):
-    """The cards that hold the layers before another card's (`engine.gpu.cards`)."""
+    """The cards that hold the layers before another card's (`engine.gpu.cards`), or all layers (`cards_tensor`)."""
+
+    @property
+    def logits(self) -> Callable[[Columns, torch.Tensor], torch.Tensor] | None:
+        """Writes logits of a step to [T, vocabulary], gives its streams; None where the other card has all the head."""
 
     def streams(self, columns: Columns) -> torch.Tensor: ...
 
@@ -67,20 +71,19 @@ class GpuOps:
         host_table: weights.TablePlace = False,
         layers: range | None = None,
         boxes: Boxes | None = None,
-        head: bool = True,
     ) -> None:
         """slots: sequences at once; tokens: cached by all of them together; context: of one, at most.
 
         source: gives the raw blocks of a tensor on the device; None uploads those of the file. host_table: leave the
         n-gram table in main memory. layers: only these, where other cards have the others. boxes: has the routed
-        experts, where not all are to lie on the device. head: False where another card has it, and the draft layer.
+        experts, where not all are to lie on the device.
         """
         config = network.config
         self.config, self.device = config, device
         self.before: Before | None = None
         self.boxes = boxes
         run = range(config.layers) if layers is None else layers
-        self.weights = weights.prepare(network, device, source, host_table, run, boxes, head)
+        self.weights = weights.prepare(network, device, source, host_table, run, boxes)
         ratios = index_ratios(network)[run.start : None if run.stop == config.layers else run.stop]
         self.pool = StatePool(
             config, ratios, slots, tokens, context, kv_bits, device,

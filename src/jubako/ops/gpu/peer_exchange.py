@@ -35,19 +35,18 @@ OnCard = Callable[[], AbstractContextManager[Any]]
 
 @triton.jit
 def exchanged(
-    own, weights, share, inbox, outbox, passes, site, most, token, tokens, hidden, h, sends,
-    CHOSEN: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
+    own, weights, share, inbox, outbox, number, site, most, token, tokens, hidden, h, sends,
+    CHOSEN: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Elements h of a token's part here, own [T, hidden] or experts' parts if CHOSEN, plus the other card's.
 
-    inbox, outbox int64 [2, most]: here, and the other card's, into which the part goes if `sends`. What never comes is
-    not a number.
+    inbox, outbox int64 [2, most]: here, and the other card's, into which the part goes if `sends`. number: of the
+    exchange. What never comes is not a number.
     """
     if CHOSEN > 0:
         y = weighted_sum(own, weights, share, token, tokens, hidden, h, CHOSEN, FORM)
     else:
         y = tl.load(own + token * hidden + h)
-    number = (tl.load(passes) * SITES + site).to(tl.int32)
     at = (site % 2) * most + token * hidden + h
     word = (y.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (number.to(tl.int64) & 0xFFFFFFFF)
     if sends:
@@ -69,12 +68,13 @@ def sum_kernel(
 ):  # fmt: skip
     """Program (piece, t): the sum to out [T, hidden]."""
     release(OVERLAP)
+    number = (tl.load(passes) * SITES + site).to(tl.int32)
     wait(OVERLAP)
     token = tl.program_id(1)
     h = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
     y = exchanged(
-        own, weights, share, inbox, outbox, passes, site, most, token, tl.num_programs(1), hidden, h, True, CHOSEN,
-        SITES, PATIENCE, FORM,
+        own, weights, share, inbox, outbox, number, site, most, token, tl.num_programs(1), hidden, h, True, CHOSEN,
+        PATIENCE, FORM,
     )  # fmt: skip
     tl.store(out + token * hidden + h, y)
 
@@ -92,14 +92,17 @@ def wide_kernel(
     token = tl.program_id(1)
     k = (first + tl.arange(0, COUNT))[:, None] * 32 + tl.arange(0, 32)[None, :]
     factor = tl.load(gamma + k)
-    wait(OVERLAP)
+    number = (tl.load(passes) * SITES + site).to(tl.int32)
     stream = first * 32 // hidden
-    y = exchanged(
-        own, weights, share, inbox, outbox, passes, site, most, token, tl.num_programs(1), hidden,
-        k - stream * hidden, stream == 0, CHOSEN, SITES, PATIENCE, FORM,
-    )  # fmt: skip
     at = streams + token * STREAMS * hidden + k
-    x = fma(tl.load(inject + token * STREAMS + stream) + y * 0.0, y, tl.load(at), FORM)
+    wait(OVERLAP)
+    x = tl.load(at)  # on their way while the other card's part is
+    strength = tl.load(inject + token * STREAMS + stream)
+    y = exchanged(
+        own, weights, share, inbox, outbox, number, site, most, token, tl.num_programs(1), hidden,
+        k - stream * hidden, stream == 0, CHOSEN, PATIENCE, FORM,
+    )  # fmt: skip
+    x = fma(strength + y * 0.0, y, x, FORM)
     tl.store(at, x)
     store_blocks(x * factor, token, first, blocks, q, d, s, numbers, COUNT, True)
     tl.store(squares + token * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.sum(x * x, axis=1), axis=0))
@@ -164,7 +167,7 @@ class Exchange:
         return results
 
     def _by_copies(self, blocks: Sequence[Block], on: Sequence[OnCard]) -> list[Any]:
-        whole, sent = [], []
+        whole: list[torch.Tensor] = []
         results: list[Any] = []
         for card in range(2):
             with on[card]():
@@ -173,9 +176,10 @@ class Exchange:
                     out = torch.empty(len(blocks[card].streams), self.hidden, device=blocks[card].streams.device)
                     part = add_up(part, out)
                 whole.append(part)
-        for card in range(2):
-            with on[card]():
-                sent.append(self.passages[card].send(whole[card]))
+        self._meet(on)
+        with on[0](), on[1]():  # a copy is in the order of both cards' current streams
+            sent = [passage.send(part) for passage, part in zip(self.passages, whole, strict=True)]
+        self._meet(on)
         for card in range(2):
             with on[card]():
                 block, total = blocks[card], sent[1 - card].add_(whole[card])
@@ -184,7 +188,21 @@ class Exchange:
                     results.append(None)
                 else:
                     results.append(hyper_mix(block.streams, block.mix, block.fine, Pending(block.inject, total)))
+        self._meet(on)
         return results
+
+    def _meet(self, on: Sequence[OnCard]) -> None:
+        """Where one GPU plays both cards, for whose two streams a copy is in the order of one: both wait for both."""
+        device, other = (passage.source for passage in self.passages)
+        if device != other or device.type != "cuda":
+            return
+        events = []
+        for card in range(2):
+            with on[card]():
+                events.append(torch.cuda.current_stream(device).record_event())
+        for card in range(2):
+            with on[card]():
+                torch.cuda.current_stream(device).wait_event(events[1 - card])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

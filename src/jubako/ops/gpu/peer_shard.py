@@ -1,4 +1,4 @@
-"""`shard`: the half of a network that one of two cards holds, a network itself with half the heads.
+"""`shard`: the half of a network that one of two cards holds, a network itself with half the heads and half the words.
 
 Key heads of a gated delta net go with their value heads, query heads with their key and value head, rows of an expert's
 gate and up with the columns of its down. Hyper-connections, routers, indexers and the n-gram embedding are on both.
@@ -19,6 +19,7 @@ from ...arch.config import Config
 from ...arch.tensor import Tensor
 from ...errors import MachineError
 from .matrix import Source
+from .tiles import padded
 
 Ranges = Sequence[tuple[int, int]]
 BLOCK = 32  # columns of a product's input are quantised in blocks of so many
@@ -71,7 +72,8 @@ class _Shard:
             gdn_value_heads=c.gdn_value_heads // 2,
         )
         layers = [self.layer(layer) for layer in network.layers]
-        return replace(network, config=config, layers=layers, draft=None), self.give if self.source else None
+        half = replace(network, config=config, layers=layers, output=self.words(network.output), draft=None)
+        return half, self.give if self.source else None
 
     def give(self, tensor: Tensor) -> torch.Tensor:
         """Raw blocks by the source of the whole."""
@@ -106,6 +108,12 @@ class _Shard:
         made = replace(tensor, shape=tuple(shape), data=data)
         self.cuts[id(made)] = cut
         return made
+
+    def words(self, output: Tensor) -> Tensor:
+        """The rows of half of the vocabulary, the first half in whole tiles."""
+        count = output.shape[0]
+        middle = padded(count // 2)
+        return self.rows(output, [(middle, count)] if self.card else [(0, middle)])
 
     def layer(self, layer: arch.Layer) -> arch.Layer:
         mixer = self.gdn(layer.mixer) if isinstance(layer.mixer, arch.Gdn) else self.attention(layer.mixer)

@@ -114,17 +114,15 @@ def prepare(
     host_table: TablePlace = False,
     layers: range | None = None,
     boxes: Boxes | None = None,
-    head: bool = True,
 ) -> Network:
     """Every weight on the device, repacked there tensor by tensor.
 
     source gives a tensor's raw blocks on the device (default: a copy of the file's); host_table leaves the n-gram table
     in pinned host memory, or says where else it lies. layers: only these, the embedding with the first of all, head and
-    draft layer with the last. boxes: has the routed experts, where not all are to lie on the device. head: False leaves
-    out head and draft layer.
+    draft layer with the last. boxes: has the routed experts, where not all are to lie on the device.
     """
     preparation = _Preparation(network.config, device, source, host_table, boxes)
-    return preparation.network(network, range(len(network.layers)) if layers is None else layers, head)
+    return preparation.network(network, range(len(network.layers)) if layers is None else layers)
 
 
 class _Preparation:
@@ -136,8 +134,8 @@ class _Preparation:
         self.config, self.device, self.source, self.host_table = config, device, source, host_table
         self.boxes = boxes
 
-    def network(self, network: arch.Network, run: range, head: bool) -> Network:
-        first, last = run.start == 0, head and run.stop == len(network.layers)
+    def network(self, network: arch.Network, run: range) -> Network:
+        first, last = run.start == 0, run.stop == len(network.layers)
         drafts = network.draft if last else None
         reads = first or (drafts is not None and drafts.embed is None)
         tied = last and network.output is network.embed
