@@ -23,7 +23,7 @@ from jubako.engine.gpu.executor import GpuExecutor
 from jubako.engine.session import Session
 from jubako.errors import MachineError
 from jubako.files import open_model
-from jubako.ops.gpu.state import GpuState
+from jubako.ops.gpu.sequence import GpuState
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")

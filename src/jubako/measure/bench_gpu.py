@@ -19,7 +19,8 @@ from ..engine.draft import DraftOptions, Speculation, verify
 from ..engine.executor import DraftWish
 from ..engine.gpu.executor import GpuExecutor
 from ..ops.gpu.columns import Part, step_table
-from ..ops.gpu.state import AttentionMemory, GpuState
+from ..ops.gpu.sequence import GpuState
+from ..ops.gpu.state import AttentionMemory
 from .gpu_figures import GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
 from .gpu_profile import KernelTime, kernel_times, stages
 from .traffic import expert_bytes, traffic

@@ -23,7 +23,7 @@ class Pages:
     def __init__(self, count: int) -> None:
         self.count = count
         self._holders = [0] * count
-        self._returned: list[int] = []  # a heap of pages that were taken once
+        self._returned: list[tuple[int, int]] = []  # a heap of pages that were taken once, after their rank
         self._fresh = 0  # pages from here on never were
 
     @property
@@ -38,7 +38,7 @@ class Pages:
     def take(self) -> int:
         """A free page, held once. Raises MachineError if there is none."""
         if self._returned:
-            page = heapq.heappop(self._returned)
+            _, page = heapq.heappop(self._returned)
         elif self._fresh < self.count:
             page = self._fresh
             self._fresh += 1
@@ -59,7 +59,11 @@ class Pages:
             assert self._holders[page] > 0, "a page was given back twice"
             self._holders[page] -= 1
             if self._holders[page] == 0:
-                heapq.heappush(self._returned, page)
+                heapq.heappush(self._returned, (self.rank(page), page))
+
+    def rank(self, page: int) -> int:
+        """Free pages are taken by rising rank; that of a page does not change while it is free."""
+        return page
 
     def holders(self, page: int) -> int:
         return self._holders[page]

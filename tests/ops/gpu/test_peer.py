@@ -28,7 +28,8 @@ from jubako.ops.gpu.peer_exchange import SITES, Block, Boxes, Exchange, room_of,
 from jubako.ops.gpu.peer_pool import CardsPool
 from jubako.ops.gpu.peer_shard import shard
 from jubako.ops.gpu.saved import resume, save
-from jubako.ops.gpu.state import GpuState, StatePool
+from jubako.ops.gpu.sequence import GpuState
+from jubako.ops.gpu.state import StatePool
 
 CPU = torch.device("cpu")
 RATIOS: list[int | None] = [None, None, 4, None, 4, 4]  # five layers and the draft layer
@@ -46,7 +47,7 @@ def cards(cut: int) -> CardsPool:
 
 def filled(pool: StatePool) -> StatePool:
     generator = torch.Generator().manual_seed(1)
-    for part in pool._paged:
+    for part in (paged.near for paged in pool._paged):
         part.copy_(torch.randint(-100, 100, part.shape, generator=generator).to(part.dtype))
     for slot in range(3):
         for part in pool.fixed_parts(slot):

@@ -11,7 +11,8 @@ pytest.importorskip("triton")
 from sizes import config
 
 from jubako.ops.gpu.saved import resume, save
-from jubako.ops.gpu.state import GpuState, StatePool
+from jubako.ops.gpu.sequence import GpuState
+from jubako.ops.gpu.state import StatePool
 
 PAGE = 64
 
@@ -21,7 +22,7 @@ def pool(kv_bits: int = 8, drafts: int = 1) -> StatePool:
     ratios: list[int | None] = [None, None, 4, *([4] * drafts)]
     made = StatePool(config(layers=3), ratios, 3, 1024, 512, kv_bits, torch.device("cpu"))
     generator = torch.Generator().manual_seed(1)
-    for part in made._paged:
+    for part in (paged.near for paged in made._paged):
         part.copy_(torch.randint(-100, 100, part.shape, generator=generator).to(part.dtype))
     for slot in range(3):
         fill(made, slot, generator)

@@ -19,7 +19,8 @@ from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.guess import Choice, insert
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import Choose, GpuOps
-from ...ops.gpu.state import AttentionMemory, GpuState
+from ...ops.gpu.sequence import GpuState
+from ...ops.gpu.state import AttentionMemory
 from ..executor import DraftWish
 from .forward import run_layer
 from .graph import Graphs

@@ -18,7 +18,7 @@ from ...ops.gpu.carry import CARRY, keep_streams
 from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.saved import resume, save, settle_state
-from ...ops.gpu.state import GpuState
+from ...ops.gpu.sequence import GpuState
 from ...ops.gpu.weights import TablePlace
 from ...ops.pages import Saved
 from ...place.heat import Heat
@@ -71,6 +71,7 @@ class GpuExecutor:
         kv_bits: int = 8,
         context: int | None = None,
         tokens: int | None = None,
+        near: int | None = None,
         sequences: int = 2,
         source: Source | Sequence[Source] | None = None,
         host_table: TablePlace = False,
@@ -78,9 +79,9 @@ class GpuExecutor:
         boxes: Boxes | None = None,
     ) -> None:
         """context: of one sequence, at most (the network's by default); tokens: cached by all together (`context` by
-        default); sequences: at once, one of them a spare for a session that starts anew; runs: the layers of each
-        device where there are several, None for every layer on two of them; boxes: has the routed experts where not all
-        are to lie on the (only) device.
+        default); near: of these, those whose keys and values lie in video memory (all by default); sequences: at once,
+        one of them a spare for a session that starts anew; runs: the layers of each device where there are several,
+        None for every layer on two of them; boxes: has the routed experts where not all are to lie on the one device.
 
         Raises MachineError when it does not fit.
         """
@@ -91,7 +92,7 @@ class GpuExecutor:
         try:
             self.cards, self.pool = lay_out(
                 network, devices, runs, source, slots=sequences, tokens=tokens or context, context=context,
-                kv_bits=kv_bits, host_table=host_table, boxes=boxes,
+                kv_bits=kv_bits, host_table=host_table, boxes=boxes, near=near,
             )  # fmt: skip
         except torch.cuda.OutOfMemoryError as error:
             raise too_little(devices, f"the model with {tokens or context} tokens of context", error) from error

@@ -43,13 +43,19 @@ def _rows(
 
 
 @triton.jit
-def _fetch(codes, scales, rows, live, D: tl.constexpr, GROUPS: tl.constexpr):
-    """Rows of the cache on their way: codes [TILE, GROUPS, D / GROUPS] and scales [TILE, GROUPS]."""
+def _fetch(
+    codes, scales, rows, live, far_row, far_codes, far_scales, D: tl.constexpr, GROUPS: tl.constexpr, FAR: tl.constexpr
+):  # fmt: skip
+    """Rows of the cache on their way: codes [TILE, GROUPS, D / GROUPS], scales [TILE, GROUPS]. FAR: see `homes.py`."""
     size: tl.constexpr = D // GROUPS
     g = tl.arange(0, GROUPS)
     place = rows[:, None, None] * D + g[None, :, None] * size + tl.arange(0, size)[None, None, :]
+    at = rows[:, None] * GROUPS + g[None, :]
+    if FAR:
+        place += tl.where(rows >= far_row, far_codes, 0)[:, None, None]
+        at += tl.where(rows >= far_row, far_scales, 0)[:, None]
     code = tl.load(codes + place, mask=live[:, None, None], other=0)
-    return code, tl.load(scales + rows[:, None] * GROUPS + g[None, :], mask=live[:, None], other=0.0)
+    return code, tl.load(scales + at, mask=live[:, None], other=0.0)
 
 
 @triton.jit
@@ -61,9 +67,10 @@ def _decoded(code, scale, D: tl.constexpr, TILE: tl.constexpr):
 @triton.jit
 def _attend(
     q, gate, out, sums, maxima, totals, blocks, chosen, slots, positions, pages, page_stride, codes, scales, scale,
+    far_row, far_codes, far_scales,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, OVERLAP: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One run of a token's cells for the query heads of a key/value head. A tile is fetched while one is worked on."""
     release(OVERLAP)
@@ -94,21 +101,21 @@ def _attend(
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
     i = start + tl.arange(0, TILE)
     row = _rows(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
-    key, key_scale = _fetch(codes, scales, row, i < end, D, GROUPS)
-    value, value_scale = _fetch(codes, scales, row + PAGE, i < end, D, GROUPS)
+    key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
+    value, value_scale = _fetch(codes, scales, row + PAGE, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
     for _ in range(start, end, TILE):
         live = i < end
         i += TILE
         row = _rows(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
         keys = _decoded(key, key_scale, D, TILE)
-        key, key_scale = _fetch(codes, scales, row, i < end, D, GROUPS)
+        key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
         score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
         score = tl.where(live[None, :], score, float("-inf"))
         highest = tl.maximum(top, tl.max(score, 1))
         share = tl.exp(score - highest[:, None])
         fade = tl.exp(top - highest)
         values = _decoded(value, value_scale, D, TILE)
-        value, value_scale = _fetch(codes, scales, row + PAGE, i < end, D, GROUPS)
+        value, value_scale = _fetch(codes, scales, row + PAGE, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
         mixed = mixed * fade[:, None] + tl.dot(share, values, input_precision=PRECISION)
         weight = weight * fade + tl.sum(share, 1)
         top = highest
@@ -174,16 +181,16 @@ def sparse_attention(
         tile, warps, precision = TILE, WARPS, fast(q.device)
     else:
         tile, warps, precision = WIDE_TILE, WIDE_WARPS, exact(q.device)
+    far = memory.reach(columns, columns.start + tokens if blocks is None else blocks.shape[1] * memory.ratio)
     _attend[(tokens, kv_heads, splits)](
         q, gate, out, sums, maxima, totals,
         blocks if blocks is not None else columns.slots, chosen if chosen is not None else columns.slots,
-        columns.slots, columns.positions, memory.pages, memory.pages.stride(0), memory.codes, memory.scales,
-        1 / math.sqrt(dim),
+        columns.slots, columns.positions, memory.cells, memory.cells.stride(0), memory.codes, memory.scales,
+        1 / math.sqrt(dim), far.first, far.codes, far.scales,
         GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
         GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
         BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits,
-        TILE=tile,
-        PRECISION=precision, OVERLAP=target(q.device).overlap,
+        TILE=tile, PRECISION=precision, FAR=memory.far is not None, OVERLAP=target(q.device).overlap,
         num_warps=warps, **overlapped(q.device),
     )  # fmt: skip
     if not step:

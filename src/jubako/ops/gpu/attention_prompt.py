@@ -46,13 +46,22 @@ def _four_halves(word, scale, FORM: tl.constexpr):
 
 
 @triton.jit
-def _fetch(codes, scales, row, D: tl.constexpr, GROUPS: tl.constexpr):
-    """Rows `row` [N] of the cache on their way: words of four codes [N, GROUPS, D/4/GROUPS], scales [N, GROUPS]."""
+def _fetch(
+    codes, scales, row, far_row, far_codes, far_scales, D: tl.constexpr, GROUPS: tl.constexpr, FAR: tl.constexpr
+):  # fmt: skip
+    """Rows `row` [N] of the cache on their way: words of four codes [N, GROUPS, D/4/GROUPS], scales [N, GROUPS].
+
+    FAR: see `homes.py`.
+    """
     words: tl.constexpr = D // GROUPS // 4
     g = tl.arange(0, GROUPS)
     place = row[:, None, None] * (D // 4) + g[None, :, None] * words + tl.arange(0, words)[None, None, :]
+    at = row[:, None] * GROUPS + g[None, :]
+    if FAR:
+        place = place.to(tl.int64) + tl.where(row >= far_row, far_codes // 4, 0)[:, None, None]
+        at = at.to(tl.int64) + tl.where(row >= far_row, far_scales, 0)[:, None]
     word = tl.load(codes.to(tl.pointer_type(tl.int32)) + place)
-    return word, tl.load(scales + (row[:, None] * GROUPS + g[None, :]))
+    return word, tl.load(scales + at)
 
 
 @triton.jit
@@ -91,9 +100,10 @@ def _mark(blocks, marks, start, stride, RATIO: tl.constexpr, BUDGET: tl.constexp
 @triton.jit(do_not_specialize=["slot", "start", "tokens"])
 def _attend_all(
     q, gate, out, marks, mark_stride, pages, page_stride, codes, scales, slot, start, tokens, scale,
+    far_row, far_codes, far_scales,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr, PAGE: tl.constexpr,
     RATIO: tl.constexpr, MARKED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, VALUE: tl.constexpr,
-    STAGES: tl.constexpr, FORM: tl.constexpr,
+    STAGES: tl.constexpr, FORM: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries, all heads of one key/value head of each, over all cells up to the last query's."""
     kv = tl.program_id(0)
@@ -116,14 +126,16 @@ def _attend_all(
     for cells in tl.range(0, end, TILE, num_stages=STAGES):
         page = tl.load(pages + cells // PAGE).to(tl.int64)
         base = (page * KV_HEADS + kv) * 2 * PAGE + cells % PAGE
-        keys = _numbers(_fetch(codes, scales, base + cell, D, GROUPS), 1.0, D, TILE, FORM)
+        key = _fetch(codes, scales, base + cell, far_row, far_codes, far_scales, D, GROUPS, FAR)
+        keys = _numbers(key, 1.0, D, TILE, FORM)
         score = tl.dot(queries, tl.trans(keys))
         wanted = (cells + cell)[None, :] <= position[:, None]
         if MARKED:
             word = tl.load(marks + t * mark_stride + cells // (32 * RATIO))
             wanted &= ((word[:, None] >> ((cells + cell) // RATIO % 32)[None, :]) & 1) != 0
         share, top, weight, mixed = _weighed(score, wanted, top, weight, mixed)
-        values = _numbers(_fetch(codes, scales, base + PAGE + cell, D, GROUPS), VALUE, D, TILE, FORM)
+        value = _fetch(codes, scales, base + PAGE + cell, far_row, far_codes, far_scales, D, GROUPS, FAR)
+        values = _numbers(value, VALUE, D, TILE, FORM)
         mixed = tl.dot(share.to(tl.float16), values, acc=mixed)
     answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
     tl.store(out + place, answer.to(tl.float16), mask=live[:, None])
@@ -147,10 +159,10 @@ def _locate(
 
 @triton.jit(do_not_specialize=["start"])
 def _attend_chosen(
-    q, gate, out, rows, chosen, codes, scales, start, scale,
+    q, gate, out, rows, chosen, codes, scales, start, scale, far_row, far_codes, far_scales,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, VALUE: tl.constexpr,
-    FORM: tl.constexpr,
+    FORM: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """One token's chosen blocks and its tail, for the query heads of one key/value head."""
     t, kv = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -174,8 +186,8 @@ def _attend_chosen(
     ahead = tl.load(rows)
     for first in tl.range(0, count + 1, EACH, num_stages=1):
         row = tl.reshape(ahead[:, None] + r[None, :], [TILE])
-        key = _fetch(codes, scales, row, D, GROUPS)
-        value = _fetch(codes, scales, row + PAGE, D, GROUPS)
+        key = _fetch(codes, scales, row, far_row, far_codes, far_scales, D, GROUPS, FAR)
+        value = _fetch(codes, scales, row + PAGE, far_row, far_codes, far_scales, D, GROUPS, FAR)
         ahead = tl.load(rows + tl.minimum(first + EACH, SIZE - EACH))
         whole = first + i < count
         wanted = tl.reshape(whole[:, None] | ((first + i == count)[:, None] & (r < tail)[None, :]), [TILE])
@@ -216,10 +228,12 @@ def attend_prompt(
     cut, form = cut or (Cut() if to.stages > 1 else SMALL), to.one_column
     out = torch.empty(tokens, heads * dim, dtype=torch.float16, device=q.device)
     end, ratio = columns.start + tokens, max(memory.ratio, 1)
-    where = (memory.pages, memory.pages.stride(0), memory.codes, memory.scales, columns.slot, columns.start)
+    where = (memory.cells, memory.cells.stride(0), memory.codes, memory.scales, columns.slot, columns.start)
+    far = memory.reach(columns, end if blocks is None or end <= DENSE else blocks.shape[1] * ratio)
+    reach = (far.first, far.codes, far.scales)
     sizes = {
         "GROUP": group, "KV_HEADS": kv_heads, "D": dim, "GROUPS": memory.scales.shape[-1], "PAGE": PAGE,
-        "RATIO": ratio, "VALUE": VALUE, "FORM": form,
+        "RATIO": ratio, "VALUE": VALUE, "FORM": form, "FAR": memory.far is not None,
     }  # fmt: skip
     if blocks is not None and end > DENSE:
         assert chosen is not None
@@ -230,7 +244,7 @@ def attend_prompt(
             KV_HEADS=kv_heads, PAGE=PAGE, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
         )  # fmt: skip
         _attend_chosen[(tokens, kv_heads)](
-            q, gate, out, rows, chosen, memory.codes, memory.scales, columns.start, 1 / math.sqrt(dim),
+            q, gate, out, rows, chosen, memory.codes, memory.scales, columns.start, 1 / math.sqrt(dim), *reach,
             GROUP_ROWS=max(16, power_of_two(group)), SIZE=size, TILE=min(cut.chosen, size * ratio),
             num_warps=cut.chosen_warps, **sizes,
         )  # fmt: skip
@@ -245,7 +259,7 @@ def attend_prompt(
         )  # fmt: skip
     height = max(cut.rows, power_of_two(group))
     _attend_all[(kv_heads, -(-tokens // (height // group)))](
-        q, gate, out, marks, stride, *where, tokens, 1 / math.sqrt(dim),
+        q, gate, out, marks, stride, *where, tokens, 1 / math.sqrt(dim), *reach,
         MARKED=stride > 0, ROWS=height, TILE=cut.tile, STAGES=cut.stages, num_warps=cut.warps, **sizes,
     )  # fmt: skip
     return Halves(out)

@@ -71,8 +71,10 @@ class GpuOps:
         host_table: weights.TablePlace = False,
         layers: range | None = None,
         boxes: Boxes | None = None,
+        near: int | None = None,
     ) -> None:
-        """slots: sequences at once; tokens: cached by all of them together; context: of one, at most.
+        """slots: sequences at once; tokens: cached by all of them together; context: of one, at most; near: of the
+        cached tokens, those whose keys and values lie in video memory, None for all.
 
         source: gives the raw blocks of a tensor on the device; None uploads those of the file. host_table: leave the
         n-gram table in main memory. layers: only these, where other cards have the others. boxes: has the routed
@@ -88,7 +90,7 @@ class GpuOps:
         self.pool = StatePool(
             config, ratios, slots, tokens, context, kv_bits, device,
             drafts=self.weights.draft is not None,
-            ngram=next((place for place, layer in enumerate(self.weights.layers) if layer.ngram), None),
+            ngram=next((place for place, layer in enumerate(self.weights.layers) if layer.ngram), None), near=near,
         )  # fmt: skip
         self.rope = prepare.Rope(config.rope_frequencies().to(device), config.rope_magnitude)
         self.hash = ngram.Hash.of(config, device)

@@ -17,6 +17,8 @@ class CardsPool:
     The last one keeps count. A page's bytes, in main memory, are those of the cards one after the other.
     """
 
+    homes = None  # all keys and values lie in video memory
+
     def __init__(self, pools: Sequence[StatePool]) -> None:
         last = pools[-1]
         self.pools, self._last = pools, last

@@ -157,12 +157,14 @@ def _index_query(
 def _prepare(
     q, k, v, index_q, index_k, queries, gate, index_queries,
     q_gamma, k_gamma, index_q_gamma, index_k_gamma, frequencies, magnitude, eps,
-    slots, positions, pages, page_stride, codes, scales, raw, pooled,
+    slots, positions, pages, page_stride, codes, scales, raw, pooled, cells, far_row, far_codes, far_scales,
     q_stride, k_stride, v_stride, index_q_stride, index_k_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr,
     BITS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr,
-    INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, INDEX_BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+    INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, INDEX_BLOCK: tl.constexpr, FAR: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    """FAR: codes and scales of a page lie at its home (`homes.py`)."""
     release(OVERLAP)
     wait(OVERLAP)
     t, unit = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -173,7 +175,13 @@ def _prepare(
         _query_head(q + t * q_stride, q_gamma, queries, gate, t, unit, position, frequencies, magnitude, eps,
                     HEADS, D, PAIRS)  # fmt: skip
     elif unit < HEADS + 2 * KV_HEADS:
-        _cache_row(k + t * k_stride, v + t * v_stride, k_gamma, codes, scales, page, unit - HEADS, position,
+        home = page
+        if FAR:
+            home = tl.load(cells + slot * page_stride + position // PAGE).to(tl.int64)
+            away = home * (KV_HEADS * 2 * PAGE) >= far_row
+            codes += tl.where(away, far_codes, 0)
+            scales += tl.where(away, far_scales, 0)
+        _cache_row(k + t * k_stride, v + t * v_stride, k_gamma, codes, scales, home, unit - HEADS, position,
                    frequencies, magnitude, eps, KV_HEADS, D, PAIRS, GROUPS, BITS, PAGE)  # fmt: skip
     elif unit == HEADS + 2 * KV_HEADS:
         _index_key(index_k, index_k_stride, index_k_gamma, raw, pooled, slots, positions, t, slot, position, page,
@@ -238,6 +246,7 @@ def attention_prepare(
     index_q, index_k = index if indexer is not None else (q, k)
     index_queries = None
     units = heads + 2 * kv_heads
+    far = memory.in_place
     if indexer is not None:
         index_queries = torch.empty(tokens, index_heads, index_dim, dtype=torch.float32, device=device)
         units += 1 + index_heads
@@ -249,13 +258,13 @@ def attention_prepare(
         indexer.k_norm if indexer is not None else weights.q_norm,
         rope.frequencies, rope.magnitude, eps,
         columns.slots, columns.positions, memory.pages, memory.pages.stride(0), memory.codes, memory.scales,
-        memory.raw, memory.pooled,
+        memory.raw, memory.pooled, memory.cells, far.first, far.codes, far.scales,
         q.stride(0), k.stride(0), v.stride(0), index_q.stride(0), index_k.stride(0),
         HEADS=heads, KV_HEADS=kv_heads, D=dim, PAIRS=len(rope.frequencies),
         GROUPS=memory.scales.shape[-1], BITS=8 if memory.codes.dtype == torch.int8 else 16, PAGE=PAGE,
         RATIO=max(memory.ratio, 1), RING=memory.raw.shape[1], KEEP=columns.parts is not None,
         INDEX_HEADS=max(index_heads, 1), INDEX_D=index_dim, INDEX_BLOCK=power_of_two(index_dim),
-        OVERLAP=target(device).overlap, num_warps=2, **overlapped(device),
+        FAR=memory.far is not None, OVERLAP=target(device).overlap, num_warps=2, **overlapped(device),
     )  # fmt: skip
     if indexer is not None and columns.parts is None:
         keep_ring(index_k, memory.raw, columns.slot, columns.start, memory.ratio - 1)

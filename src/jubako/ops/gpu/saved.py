@@ -10,7 +10,8 @@ import torch
 
 from ..pages import Saved
 from .gdn import settle
-from .state import GdnMemory, GpuState
+from .sequence import GpuState
+from .state import GdnMemory
 
 _movers = ThreadPoolExecutor(1, "save")
 

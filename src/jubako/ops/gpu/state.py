@@ -14,28 +14,28 @@
       raw    [slots, ring, index dim]                     raw index keys, token p at p mod ring
       pooled [pages, 64/ratio, index dim]                 keys of complete index blocks, half (float32 with 16-bit KV)
 
-To take tokens back is to say a smaller position: later columns overwrite what was refused.
+Codes and scales that outgrow their share of video memory lie in main memory: `homes.py`. To take tokens back is to say
+a smaller position: later columns overwrite what was refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ...arch.config import Config
 from ...errors import MachineError
-from ..pages import Pages, SequencePages
+from ..pages import Pages
 from .carry import CARRY
+from .columns import Columns
+from .homes import FarCells, HomedPages, Homes, Paged, Reach
 from .launch import COLUMNS
 from .mover import Mover
-
-if TYPE_CHECKING:
-    from .peer_pool import CardsPool
 
 PAGE = 64  # tokens
 KV_GROUP = 32  # values under one scale in the 8-bit cache
@@ -70,7 +70,8 @@ class GdnMemory:
 
 @dataclass(frozen=True)
 class AttentionMemory:
-    """One attention layer, all slots. ratio 0: no indexer, raw and pooled are empty."""
+    """One attention layer, all slots. ratio 0: no indexer, raw and pooled are empty. far: the codes and scales that lie
+    in main memory, if any do."""
 
     pages: torch.Tensor  # the pool's page table
     codes: torch.Tensor
@@ -78,21 +79,47 @@ class AttentionMemory:
     raw: torch.Tensor
     pooled: torch.Tensor
     ratio: int
+    far: FarCells | None = None
+
+    @property
+    def cells(self) -> torch.Tensor:
+        """The table that finds codes and scales."""
+        return self.pages if self.far is None else self.far.homes.table
+
+    @property
+    def in_place(self) -> Reach:
+        """How kernels reach codes and scales in main memory, to write them too."""
+        return Reach() if self.far is None else self.far.in_place
+
+    def reach(self, columns: Columns, cells: int) -> Reach:
+        """The same to read them, if columns read so many cells each: see `FarCells.reach`."""
+        return Reach() if self.far is None else self.far.reach(columns, cells)
+
+    def paged(self) -> tuple[Paged, Paged, Paged]:
+        """Codes, scales and pooled keys of pages."""
+        if self.far is None:
+            return Paged(self.codes), Paged(self.scales), Paged(self.pooled)
+        homes = self.far.homes.pages
+        return Paged(self.codes, self.far.codes, homes), Paged(self.scales, self.far.scales, homes), Paged(self.pooled)
 
     @classmethod
-    def empty(cls, config: Config, ratio: int, kv_bits: int, table: torch.Tensor, pages: int) -> AttentionMemory:
+    def empty(
+        cls, config: Config, ratio: int, kv_bits: int, table: torch.Tensor, pages: int, homes: Homes | None = None
+    ) -> AttentionMemory:
         if ratio and PAGE % ratio:
             raise MachineError(f"index blocks of {ratio} tokens do not fill the GPU cache's pages of {PAGE}")
         if kv_bits == 8 and config.head_dim % KV_GROUP:
             raise MachineError(f"heads of {config.head_dim} do not fit the 8-bit cache; ask for kv_bits 16")
         device, dim = table.device, config.head_dim
         groups = dim // KV_GROUP if kv_bits == 8 else 1
-        shape = (pages, config.kv_heads, 2, PAGE)
+        shape = (pages if homes is None else homes.pages.near, config.kv_heads, 2, PAGE)
         index = config.index_dim if ratio else 0
+        codes = torch.zeros(*shape, dim, dtype=torch.int8 if kv_bits == 8 else torch.float16, device=device)
+        scales = torch.zeros(*shape, groups, dtype=torch.float32, device=device)
         return cls(
             pages=table,
-            codes=torch.zeros(*shape, dim, dtype=torch.int8 if kv_bits == 8 else torch.float16, device=device),
-            scales=torch.zeros(*shape, groups, dtype=torch.float32, device=device),
+            codes=codes,
+            scales=scales,
             raw=torch.zeros(len(table), max(ratio - 1, 0) + COLUMNS, index, dtype=torch.float32, device=device),
             pooled=torch.zeros(
                 pages,
@@ -102,6 +129,7 @@ class AttentionMemory:
                 device=device,
             ),
             ratio=ratio,
+            far=None if homes is None else homes.far(codes, scales),
         )
 
 
@@ -117,9 +145,10 @@ class StatePool:
 
     def __init__(
         self, config: Config, ratios: list[int | None], slots: int, tokens: int, context: int, kv_bits: int,
-        device: torch.device, drafts: bool | None = None, ngram: int | None = 0,
+        device: torch.device, drafts: bool | None = None, ngram: int | None = 0, near: int | None = None,
     ) -> None:  # fmt: skip
-        """ratios: per layer its index ratio, None for a GDN layer.
+        """ratios: per layer its index ratio, None for a GDN layer; near: tokens whose keys and values lie in video
+        memory, all by default.
 
         drafts: the last one is the draft layer (by default, where there is one more than the trunk has); ngram: which
         of them injects n-grams, None where none does.
@@ -128,15 +157,22 @@ class StatePool:
         self.idle_slot = slots
         self.page_count = -(-tokens // PAGE)
         table_width = -(-context // PAGE)
+        near_pages = self.page_count if near is None else max(-(-near // PAGE), 1)
         self.table = torch.zeros(slots + 1, table_width, dtype=torch.int32, device=device)
         self.tokens = torch.zeros(slots + 1, context, dtype=torch.int32, device=device)
+        self.homes: Homes | None = None
+        self.pages = Pages(self.page_count + 1)
+        if near_pages < self.page_count:
+            self.pages = HomedPages(self.page_count + 1, near_pages + 1)
+            self.homes = Homes(self.pages, self.table)
+        self.pages.take()  # page 0
         self._injects = ngram
         past = config.ngram.conv_past + COLUMNS if config.ngram and ngram is not None else 0
         self.ngram = torch.zeros(slots + 1, past, config.streams * config.hidden, dtype=torch.float32, device=device)
         self.layers: list[GdnMemory | AttentionMemory] = [
             GdnMemory.empty(config, slots + 1, device)
             if ratio is None
-            else AttentionMemory.empty(config, ratio, kv_bits, self.table, self.page_count + 1)
+            else AttentionMemory.empty(config, ratio, kv_bits, self.table, self.page_count + 1, self.homes)
             for ratio in ratios
         ]
         # see carry.py; only where there is a draft layer
@@ -144,15 +180,9 @@ class StatePool:
         rows = slots + 1 if self.drafts else 0
         self.carry = torch.zeros(rows, CARRY, config.streams * config.hidden, dtype=torch.float32, device=device)
         self._free_slots = list(range(slots))[::-1]
-        self.pages = Pages(self.page_count + 1)
-        self.pages.take()  # page 0
-        self._paged = [
-            part
-            for layer in self.layers
-            if isinstance(layer, AttentionMemory)
-            for part in (layer.codes, layer.scales, layer.pooled)
-        ]
-        self.page_bytes = sum(part[0].nbytes for part in self._paged)
+        paged = [layer for layer in self.layers if isinstance(layer, AttentionMemory)]
+        self._paged = [part for layer in paged for part in layer.paged()]
+        self.page_bytes = sum(part.near[0].nbytes for part in self._paged)
         self._mover = Mover(device)
 
     @property
@@ -163,6 +193,8 @@ class StatePool:
     def nbytes(self) -> int:
         """Bytes of device memory."""
         parts = [self.table, self.tokens, self.ngram, self.carry]
+        if self.homes is not None:
+            parts += self.homes.on_device()
         for layer in self.layers:
             parts += [t for t in vars(layer).values() if isinstance(t, torch.Tensor) and t is not self.table]
         return sum(part.nbytes for part in parts)
@@ -227,112 +259,28 @@ class StatePool:
         """What these pages hold: uint8 [pages, page_bytes]."""
         if not self._paged:
             return np.empty((len(pages), 0), np.uint8)
-        index = torch.tensor(list(pages), device=self.table.device)
-        parts = [part[index].reshape(len(index), -1).view(torch.uint8) for part in self._paged]
+        with self.homes.pages.lock if self.homes is not None else nullcontext():
+            self.move_out()
+            parts = [part.read(pages).reshape(len(pages), -1).view(torch.uint8) for part in self._paged]
         return torch.cat(parts, dim=1).cpu().numpy()
 
     def write(self, pages: Sequence[int], data: np.ndarray) -> None:
         """The inverse of `read`."""
-        index = torch.tensor(list(pages), device=self.table.device)
+        self.move_out()
         rows, start = torch.from_numpy(data).to(self.table.device), 0
         for part in self._paged:
-            size = part[0].nbytes
-            own = rows[:, start : start + size].contiguous().view(part.dtype)
-            part[index] = own.reshape(len(index), *part.shape[1:])
+            size = part.near[0].nbytes
+            own = rows[:, start : start + size].contiguous().view(part.near.dtype)
+            part.write(pages, own.reshape(len(pages), *part.near.shape[1:]))
             start += size
 
     def copy(self, page: int, to: int) -> None:
         """Let page `to` hold what `page` holds."""
+        self.move_out()
         for part in self._paged:
-            part[to].copy_(part[page])
+            part.copy(page, to)
 
-
-class GpuPages(SequencePages):
-    """The pages of the sequence in one slot."""
-
-    def __init__(self, pool: StatePool | CardsPool, slot: int) -> None:
-        super().__init__(pool)
-        self._rows = [table[slot] for table in pool.tables]
-
-    def _place(self, start: int, pages: Sequence[int]) -> None:
-        ids = torch.tensor(list(pages), dtype=torch.int32)
-        for row in self._rows:
-            row[start : start + len(ids)] = ids.to(row.device)
-
-
-class GpuState:
-    """One sequence: its slot, its pages, how far it has read, and what of its last step is still undecided.
-
-    After a step the state is open: `keep(n)` accepts the first n of its columns, in constant time.
-    """
-
-    slot = -1  # nothing to give back while there is none
-
-    def __init__(self, pool: StatePool | CardsPool, context: int) -> None:
-        self.pool = pool
-        self.context = context
-        self.slot = pool.take_slot()
-        self.pages = GpuPages(pool, self.slot)
-        self.position = 0
-        self.draft_position = 0
-        self.pending = 0  # columns kept of the last step, not in the recurrent memory yet
-        self.parity = 0  # half of the factor buffers that the next step writes
-        self.carried: list[int] = []  # tokens whose streams wait for the draft layer, from draft_position on
-        self.open = 0  # columns of the last step that can still be taken back
-
-    @property
-    def writes_from(self) -> int:
-        """The first cell that may still be written to."""
-        return min(self.position, self.draft_position) if self.pool.drafts else self.position
-
-    def reserve(self, end: int) -> None:
-        """Make the cells from the first that may still be written to up to `end` this sequence's own."""
-        self.pages.own(self.writes_from, end)
-
-    def lacks(self, end: int) -> int:
-        """Pages that `reserve(end)` would take."""
-        return self.pages.lacks(self.writes_from, end)
-
-    @property
-    def fixed_bytes(self) -> int:
-        """Bytes of `Saved.fixed`."""
-        return self.pool.fixed_bytes(self.slot)
-
-    def reset(self) -> None:
-        """Forget everything; the pages go back to the pool, the slot stays."""
-        self.pages.release()
-        self.pool.clear_slot(self.slot)
-        self.position = self.draft_position = 0
-        self.pending = self.open = 0
-        self.carried = []
-
-    def opened(self, ids: Sequence[int]) -> None:
-        """A step has read `ids` at the end of this sequence."""
-        self.position += len(ids)
-        self.pending = self.open = len(ids)
-        self.parity ^= 1
-        if self.pool.drafts:
-            self.carried += ids
-
-    def read(self, tokens: int) -> None:
-        """A piece of a prompt was read: nothing can be taken back."""
-        self.position += tokens
-        self.pending = self.open = 0
-
-    def keep(self, n: int) -> None:
-        """Accept the first n columns of the last step; everything forgets the others. May be called again with less."""
-        assert 1 <= n <= self.open, "only tokens of the last step can be taken back"
-        self.position -= self.open - n
-        if self.open > n and self.pool.drafts:
-            del self.carried[n - self.open :]
-        self.pending = self.open = n
-
-    def close(self) -> None:
-        """Give slot and pages back."""
-        if self.slot >= 0:
-            self.pages.release()
-            self.pool.give_slot(self.slot)
-            self.slot = -1
-
-    def __del__(self) -> None:
-        self.close()
+    def move_out(self) -> None:
+        """Pages were taken: those that have to make room for them go to main memory."""
+        if self.homes is not None:
+            self.homes.move_out()
