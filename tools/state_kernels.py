@@ -12,6 +12,7 @@ from jubako.measure.geometry import network_config
 from jubako.ops.gpu.attention import sparse_attention
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.gdn import gdn_columns, settle
+from jubako.ops.gpu.homes import HomedPages, Homes
 from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.prepare import Rope, attention_prepare
 from jubako.ops.gpu.select import Selector
@@ -23,6 +24,11 @@ CPU = torch.device("cpu")
 
 def step_columns(tokens: int) -> Columns:
     return Columns.of_step(torch.from_numpy(step_table([Part([0] * tokens, 0, 100, 0, 0)])), tokens)
+
+
+def prompt_columns(tokens: int) -> Columns:
+    """Late in a context, where each token gathers its own cells."""
+    return Columns.of_prompt(torch.zeros(tokens, dtype=torch.int32), 0, CONTEXT // 2)
 
 
 def delta_net(tokens: int) -> None:
@@ -42,19 +48,21 @@ def delta_net(tokens: int) -> None:
     settle(memory, 0, 1, 0)
 
 
-def attention(tokens: int, bits: int) -> None:
-    """A step: what comes before, the choice of blocks, attention."""
+def attention(columns: Columns, bits: int, far: bool = False) -> None:
+    """What comes before, the choice of blocks, attention. far: some of the cells lie in main memory."""
     config = network_config()
     table = torch.zeros(1, CONTEXT // PAGE, dtype=torch.int32)
     ratio = 4
-    memory = AttentionMemory.empty(config, ratio, bits, table, 2)
+    homes = Homes(HomedPages(4, 2), table) if far else None
+    memory = AttentionMemory.empty(config, ratio, bits, table, 4, homes)
     norms = {"q_norm": torch.zeros(config.head_dim), "k_norm": torch.zeros(config.head_dim)}
     index = {"q_norm": torch.zeros(config.index_dim), "k_norm": torch.zeros(config.index_dim)}
     weights = SimpleNamespace(**norms, indexer=SimpleNamespace(**index))
     key_width = config.kv_heads * config.head_dim
     sizes = [config.heads * 2 * config.head_dim, key_width, key_width, config.index_heads * config.index_dim]
-    projected = torch.zeros(tokens, sum(sizes) + config.index_dim).split_with_sizes([*sizes, config.index_dim], 1)
-    columns = step_columns(tokens)
+    projected = torch.zeros(columns.tokens, sum(sizes) + config.index_dim).split_with_sizes(
+        [*sizes, config.index_dim], 1
+    )
     rope = Rope(config.rope_frequencies(), config.rope_magnitude)
     ready = attention_prepare(
         weights, projected, memory, columns, rope, config.heads, config.kv_heads, config.index_heads, config.eps
@@ -69,6 +77,9 @@ def families() -> dict[str, Callable[[], Any]]:
     """What is compiled: a name, and a call that launches it."""
     return {
         "delta net": lambda: delta_net(1),
-        "attention, 8 bit": lambda: attention(1, 8),
-        "attention, 16 bit": lambda: attention(1, 16),
+        "attention, 8 bit": lambda: attention(step_columns(1), 8),
+        "attention, 16 bit": lambda: attention(step_columns(1), 16),
+        "attention, cells in main memory": lambda: attention(step_columns(1), 8, far=True),
+        "prompt: attention": lambda: attention(prompt_columns(32), 8),
+        "prompt: attention, cells in main memory": lambda: attention(prompt_columns(32), 8, far=True),
     }

@@ -207,8 +207,8 @@ class Homes:
 
     def runs(self, slot: int) -> list[tuple[int, int]]:
         """Places in main memory, from 0 on, where a slot's pages are: stretches [first, last)."""
-        near = self.pages.near
-        return list(_runs(sorted(home - near for home in self.of(self.sequences[slot].ids) if home >= near)))
+        near, own = self.pages.near, self.sequences.get(slot)
+        return list(_runs(sorted(home - near for home in self.of(own.ids if own else ()) if home >= near)))
 
     def move_out(self) -> None:
         """Copy out what is to leave video memory, and let kernels find it. Nothing is waited for."""
