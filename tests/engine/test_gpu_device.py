@@ -15,6 +15,8 @@ from jubako.engine import model
 from jubako.engine.gpu import device as gpu_device
 from jubako.errors import MachineError
 from jubako.files import open_model
+from jubako.measure.like import like
+from jubako.place.known import find
 
 
 @pytest.fixture
@@ -65,13 +67,30 @@ def test_no_card_and_an_old_card(with_cuda: pytest.MonkeyPatch) -> None:
 def test_too_little_memory_says_what_fits(with_cuda: pytest.MonkeyPatch, network: Network) -> None:
     needed = gpu_device.card_bytes(network) + gpu_device.state_bytes(network, 8, 2, 640)
     with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (needed + gpu_device.RESERVE, 1 << 40))
-    with pytest.raises(MachineError, match="room for 640 tokens beside the weights; 704 were asked for"):
+    with_cuda.setattr(gpu_device, "usable_memory", lambda: 1 << 10)
+    with pytest.raises(
+        MachineError, match="main memory have room for 640 tokens beside the weights; 704 were asked for"
+    ):
         gpu_device.gpu_executor(network, 8, 704)
     with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (gpu_device.RESERVE, 1 << 40))
     plan = SimpleNamespace(short="9 GB of video memory are needed and 0 may be used", cards=())
     with_cuda.setattr("jubako.place.here.plan_here", lambda *wish: plan)
     with pytest.raises(MachineError, match="9 GB of video memory are needed and 0 may be used; or use device cpu"):
         gpu_device.gpu_executor(network, 8, None)
+
+
+def test_a_context_that_needs_main_memory(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tokens in video memory as it holds; none where main memory lacks room for the others."""
+    assert gpu_device.near_that_fit(network, 8, 2, 4096, 1 << 40) == 0, "one attention layer alone gains nothing"
+    network = like(find("UD-IQ3_XXS"))
+    room = gpu_device.state_bytes(network, 8, 2, 3008)
+    near = gpu_device.near_that_fit(network, 8, 2, 4096, room)
+    assert 64 <= near < 3000 and near % 64 == 0
+    assert gpu_device.laid_out(network, 8, 2, 4096, near).nbytes() <= room
+    assert gpu_device.laid_out(network, 8, 2, 4096, near + 64).nbytes() > room
+    assert gpu_device.near_that_fit(network, 8, 2, 4096, room // 100) == 0
+    monkeypatch.setattr(gpu_device, "usable_memory", lambda: 1 << 10)
+    assert gpu_device.near_that_fit(network, 8, 2, 4096, room) == 0
 
 
 def test_auto_goes_on_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:

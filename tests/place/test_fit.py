@@ -21,6 +21,7 @@ from jubako.place import fit_card
 from jubako.place.census import Census, card_bytes, slot_bytes, take_census
 from jubako.place.check import judge
 from jubako.place.fit import make_plan
+from jubako.place.fit_kv import Token
 from jubako.place.known import MODELS, find
 from jubako.place.machine import Machine
 from jubako.place.plan import Plan, Wish
@@ -80,15 +81,27 @@ def test_slots_can_be_held_back() -> None:
     assert plan.slots == (40,) * 49 and plan.ram_experts == (512,) * 49
 
 
-def test_a_long_context_takes_the_place_of_slots() -> None:
-    plan = make_plan(census(), measured(), Wish(vram=12 * GB, ram=64 * GB, context=262_144))
+@pytest.mark.parametrize(("vram", "ram"), [(9, 64), (12, 64), (12, 24), (24, 64)])
+def test_a_long_context_lies_in_main_memory_too(vram: int, ram: int) -> None:
+    """The newest of its keys and values in video memory, with one layer's others for prompts; experts give way last."""
+    counted = census()
+    plan = make_plan(counted, measured(), Wish(vram=vram * GB, ram=ram * GB, context=262_144))
     kept(plan)
-    assert plan.context == plan.kv_tokens == 262_144
-    assert plan.box("VRAM").bytes_of("keys and values") == 262_144 * census().kv_token_bytes(8, True)
-    less = make_plan(census(), measured(), Wish(vram=12 * GB, ram=64 * GB, context=32_768))
-    assert less.slots[0] > plan.slots[0]
-    more = make_plan(census(), measured(), Wish(vram=10 * GB, ram=64 * GB, context=262_144))
-    assert more.context < 262_144 and "room for" in more.notes[0]
+    assert plan.context == plan.kv_tokens == 262_144 and 4096 <= plan.kv_tokens_vram < 262_144
+    near, far, cell = plan.kv_tokens_vram, 262_144 - plan.kv_tokens_vram, counted.cell_bytes(8, True)
+    pooled = counted.kv_token_bytes(8, True) - cell
+    assert plan.box("VRAM").bytes_of("keys and values") == near * cell + far * cell // 13 + 262_144 * pooled
+    assert plan.box("RAM").bytes_of("keys and values") == far * cell
+    assert (plan.box("RAM").bytes_of("experts") == counted.expert_bytes) == (ram == 64)
+    if vram > 9:
+        less = make_plan(counted, measured(), Wish(vram=vram * GB, ram=ram * GB, context=32_768))
+        assert less.kv_tokens_vram == 32_768 and less.slots[0] > plan.slots[0] > 0 and less.chunk == plan.chunk
+
+
+def test_a_context_that_fits_nowhere() -> None:
+    few = make_plan(census(), measured(), Wish(vram=8 * GB, ram=64 * GB, context=262_144))
+    kept(few)
+    assert few.context < 262_144 and "room for" in few.notes[0]
 
 
 def test_without_a_gpu() -> None:
@@ -159,6 +172,11 @@ def test_state_is_counted_as_it_is_laid_out(bits: int) -> None:
     counted = take_census(network)
     pool = StatePool(network.config, index_ratios(network), 3, 6400, 3200, bits, torch.device("meta"))
     assert pool.nbytes() == counted.fixed_bytes(3, 3200) + (6400 + 64) * counted.kv_token_bytes(bits, True)
+    less = StatePool(network.config, index_ratios(network), 3, 6400, 3200, bits, torch.device("meta"), near=640)
+    token = Token.of(counted, bits)
+    idle = 64 * (token.cells + token.pooled)
+    assert less.nbytes() == counted.fixed_bytes(3, 3200) + token.vram(6400, 640) + idle + less.table.nbytes
+    assert less.homes is not None and less.homes.host_bytes == (6400 - 640) * token.cells
 
 
 def test_published_sizes_come_out_of_the_geometry() -> None:

@@ -124,6 +124,10 @@ class Census:
         """Keys, values and pooled index keys of one token in all attention layers; on a card or in main memory."""
         return sum(_record(self.config, ratio, kv_bits, card) for ratio in self.ratios if ratio is not None)
 
+    def cell_bytes(self, kv_bits: int, card: bool) -> int:
+        """Of these, keys and values alone."""
+        return sum(_record(self.config, 0, kv_bits, card) for ratio in self.ratios if ratio is not None)
+
     def cache_bytes(self, depth: int, kv_bits: int, card: bool, columns: int = 1) -> int:
         """What a step reads of them after `depth` tokens: index keys once, of the rest what each column chose."""
         config, total = self.config, 0

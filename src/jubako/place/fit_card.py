@@ -8,11 +8,12 @@ from statistics import mode
 
 from .census import Census, ExpertShape, card_bytes, slot_bytes
 from .factors import CALIBRATED
+from .fit_kv import keep
 from .machine import CardRates, Machine
 from .plan import Box, Card, Part, Plan, Wish
 from .predict import Holding, absent_rates, card_prompt, card_step
 from .routing import skewed
-from .shares import PAGE, USUAL_CONTEXT, Short, context_of, prefix_budget, ram_limit, spread, ssd_box
+from .shares import PAGE, USUAL_CONTEXT, Short, prefix_budget, ram_limit, spread, ssd_box
 from .sizes import size_text
 
 RESERVE = 400 << 20  # bytes of a card left to the driver and a desktop
@@ -69,9 +70,11 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         needed = size_text(HOST + few_experts)
         raise Short(f"{needed} of RAM are needed beside the card and {size_text(ram)} may be used")
     share = beside if beside >= USUAL_CONTEXT * each else room // KV_SHARE
-    context, notes = context_of(census, wish, (share if wish.context is None else room) // each, "VRAM")
-    kv_tokens = max(context, min(wish.sequences * context, share // each))
-    experts = min(census.expert_bytes, ram - HOST)
+    spare = ram - HOST - census.expert_bytes  # what nobody asks for leaves experts where they are
+    if wish.context is not None:
+        spare = max(spare, (ram - HOST - few_experts) // KV_SHARE)
+    kv = keep(census, wish, share, room, max(spare, 0) if len(cards) == 1 else 0)
+    experts = min(census.expert_bytes, ram - HOST - kv.ram)
 
     popularity = skewed(config.experts, config.experts_used)
 
@@ -81,12 +84,13 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         prompt = card_prompt(census, machine, rates[0], lying, popularity, PROMPT, rest.chunk)
         return prompt.seconds + ANSWER * card_step(census, machine, rates[0], lying, popularity).seconds
 
-    rest = min(_rests(census, wish, cards, states + kv_tokens * each), key=request)
+    rest = min(_rests(census, wish, cards, states + kv.vram), key=request)
     resident = min(rest.slots) == config.experts
     experts = 0 if resident else experts
-    prefix = prefix_budget(ram - HOST - experts)
+    prefix = prefix_budget(ram - HOST - kv.ram - experts)
     ram_parts = (
         Part("experts", experts),
+        Part("keys and values", kv.ram),
         Part("states", prefix),
         Part("process", HOST),
     )
@@ -95,11 +99,11 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
     return Plan(
         device="cuda",
         cards=tuple(Card(card.number, card.layers.start, card.layers.stop, card.limit) for card in cards),
-        context=context,
+        context=kv.context,
         sequences=wish.sequences,
         kv_bits=wish.kv_bits,
-        kv_tokens=kv_tokens,
-        kv_tokens_vram=kv_tokens,
+        kv_tokens=kv.tokens,
+        kv_tokens_vram=kv.near,
         slots=_per_layer(cards, rest),
         ram_experts=spread(census, experts),
         ram=ram,
@@ -111,11 +115,11 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         threads=threads,
         prefix_bytes=prefix,
         boxes=(
-            *(_box(census, card, n, rest, len(cards) > 1, kv_tokens * each, states) for card, n in held),
+            *(_box(census, card, n, rest, len(cards) > 1, kv.vram, states) for card, n in held),
             Box("RAM", ram, ram_parts),
             ssd_box(census, machine, 0 if resident else census.expert_bytes - experts),
         ),
-        notes=notes,
+        notes=kv.notes,
     )
 
 

@@ -81,7 +81,7 @@ class Plan:
     context       tokens of one sequence
     kv_tokens     tokens of all sequences together that keys and values are kept for
     kv_tokens_vram
-                  of these, in video memory: all of them where there is a card, none without
+                  of these, in video memory: the others' keys and values lie in RAM
     slots         per layer: experts that video memory holds at a time; the number of experts where all of them do
     ram_experts   per layer: experts that RAM holds at a time; fewer than there are means the rest is read from the SSD
     ram           bytes of main memory that the process may use in all

@@ -57,8 +57,8 @@ def boxed_executor(
     source = FileSource(device)
     try:
         executor = GpuExecutor(
-            network, device, kv_bits=plan.kv_bits, context=min(plan.context, plan.kv_tokens_vram),
-            tokens=plan.kv_tokens_vram, sequences=plan.sequences, source=source,
+            network, device, kv_bits=plan.kv_bits, context=plan.context, tokens=plan.kv_tokens,
+            near=plan.kv_tokens_vram, sequences=plan.sequences, source=source,
             host_table=partial(_table, network, files, device), boxes=boxes,
         )  # fmt: skip
     finally:

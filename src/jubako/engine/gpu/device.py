@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...arch.network import Network
 from ...errors import MachineError
+from ...place.memory import usable_memory
 from ...place.plan import Wish
 from ...place.resident import tensors_of
 from ..folders import cache_folder
@@ -20,6 +21,7 @@ from ..folders import cache_folder
 if TYPE_CHECKING:
     import torch
 
+    from ...ops.gpu.state import StatePool
     from .executor import GpuExecutor
 
 log = logging.getLogger(__name__)
@@ -108,17 +110,23 @@ def gpu_executor(
     if room < 64:
         return _planned(network, device, Wish(context, vram, ram, None, sequences, (device.index,), kv_bits), progress)
     wanted = context or network.config.context_length
-    if wanted > room:
-        if context is not None:
-            raise MachineError(f"{name} has room for {room} tokens beside the weights; {context} were asked for")
+    near = None
+    if wanted > room and context is not None:
+        near = near_that_fit(network, kv_bits, sequences, wanted, free - weights)
+        if near <= 0:
+            raise MachineError(
+                f"{name} and main memory have room for {room} tokens beside the weights; {context} were asked for"
+            )
+        log.info("keys and values of %d of %d tokens of context lie in main memory", wanted - near, wanted)
+    elif wanted > room:
         log.warning("%s has room for %d of the model's %d tokens of context", name, room, wanted)
-    wanted = min(wanted, room)
+        wanted = room
     started = time.perf_counter()
     source = FileSource(device)
     try:
         executor = GpuExecutor(
-            network, device, kv_bits=kv_bits, context=wanted, tokens=min(room, sequences * wanted),
-            sequences=sequences, source=source, host_table=True,
+            network, device, kv_bits=kv_bits, context=wanted, tokens=max(wanted, min(room, sequences * wanted)),
+            near=near, sequences=sequences, source=source, host_table=True,
         )  # fmt: skip
     finally:
         source.close()
@@ -164,15 +172,31 @@ def tokens_that_fit(network: Network, kv_bits: int, sequences: int, room: int) -
     return max(0, int((room - few) / each) // 64 * 64 + 64)
 
 
+def near_that_fit(network: Network, kv_bits: int, sequences: int, tokens: int, room: int) -> int:
+    """Of so many tokens those whose keys and values `room` bytes hold, a multiple of 64, if main memory holds those of
+    the others; 0 where it does not."""
+    few, many = (laid_out(network, kv_bits, sequences, tokens, near).nbytes() for near in (64, 128))
+    if few == many:  # one attention layer: prompts want all of it on the card
+        return 0
+    near = 64 * (1 + (room - few) // (many - few))
+    homes = laid_out(network, kv_bits, sequences, tokens, near).homes if near > 0 else None
+    return near if homes is not None and homes.host_bytes < usable_memory() else 0
+
+
 def state_bytes(network: Network, kv_bits: int, sequences: int, tokens: int) -> int:
     """Bytes of all sequences' memory on the card."""
+    return laid_out(network, kv_bits, sequences, tokens).nbytes()
+
+
+def laid_out(network: Network, kv_bits: int, sequences: int, tokens: int, near: int | None = None) -> StatePool:
+    """The memory of all sequences, without any bytes."""
     import torch
 
     from ...ops.gpu.ops import index_ratios
     from ...ops.gpu.state import StatePool
 
     ratios = index_ratios(network)
-    return StatePool(network.config, ratios, sequences, tokens, tokens, kv_bits, torch.device("meta")).nbytes()
+    return StatePool(network.config, ratios, sequences, tokens, tokens, kv_bits, torch.device("meta"), near=near)
 
 
 def card_bytes(network: Network) -> int:
