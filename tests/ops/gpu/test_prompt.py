@@ -41,7 +41,7 @@ def _write(
 
 @pytest.mark.parametrize("name", TYPES)
 def test_factors_are_the_weights(name: str, device: torch.device) -> None:
-    """Scales and products are rounded to halves, each once."""
+    """Scales, minima and products are rounded to halves, each once."""
     kind = BY_NAME[name]
     cols = 256 + (kind.weights if kind.weights in (32, 64) else 0)
     raw = rows_of(name, (5,), cols)
@@ -54,7 +54,7 @@ def test_factors_are_the_weights(name: str, device: torch.device) -> None:
     )  # fmt: skip
     got, want = out[:5, :cols].cpu().numpy() / SCALE, decode(name, raw)
     assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()
-    assert np.linalg.norm(got - want) <= 5e-4 * np.linalg.norm(want)
+    assert np.linalg.norm(got - want) <= 1e-3 * np.linalg.norm(want)
 
 
 @pytest.mark.parametrize("tile", [16, 64])
