@@ -22,13 +22,16 @@ EXCHANGES = 64  # of a measurement
 def halves_fit(
     network: Network, rooms: Sequence[int], *, kv_bits: int, sequences: int, tokens: int, context: int
 ) -> None:
-    """Raise MachineError unless two cards with so much room hold half of every layer each, the second the head."""
+    """Raise MachineError unless two cards with so much room hold half of all layers and of the head each.
+
+    The second also has the whole head, for prompts, and the draft layer.
+    """
     for card, room in enumerate(rooms):
         half, _ = shard(network, card, lambda tensor: torch.empty(0))  # no bytes are read for it
         ratios, meta = index_ratios(half), torch.device("meta")
         state = StatePool(half.config, ratios, sequences, tokens, context, kv_bits, meta, False)
         tables = sum(bytes_of(layer.ngram.table) for layer in half.layers if layer.ngram is not None)
-        needed = bytes_of([half.embed, half.layers]) - tables + state.nbytes()
+        needed = bytes_of([half.embed, half.layers, half.head_mix, half.output]) - tables + state.nbytes()
         if card == 1:
             needed += bytes_of([network.output, network.head_mix])
             if network.draft is not None:
@@ -48,7 +51,7 @@ def seconds_gained(network: Network, devices: Sequence[torch.device], bandwidth:
     bandwidth: of each card's memory, bytes/s.
     """
     chosen = network.config.experts_used / network.config.experts
-    halved = 0.0
+    halved = float(bytes_of(network.output))
     for layer in network.layers:
         routed = bytes_of([layer.experts.gate, layer.experts.up, layer.experts.down])
         halved += bytes_of([layer.mixer, layer.experts]) - (1 - chosen) * routed

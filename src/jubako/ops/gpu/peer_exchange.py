@@ -28,7 +28,7 @@ from .peer import Passage
 from .target import release, target, wait
 
 SITES = 1 << 12  # exchanges of a pass, at most
-PIECE, COUNT = 256, 8  # numbers of a program, or blocks of 32
+PIECE, COUNT, WARPS = 256, 8, 2  # numbers of a program, or blocks of 32, and its warps
 PATIENCE = 1 << 22  # looks into the inbox before a card gives up: seconds
 OnCard = Callable[[], AbstractContextManager[Any]]
 
@@ -239,12 +239,12 @@ def send(block: Block, boxes: Boxes, site: int, room: Wide | torch.Tensor, patie
         wide_kernel[(count * hidden // (32 * COUNT), tokens)](
             *given, block.streams, block.inject, block.mix.norm, x.q, x.d, x.s, x.x, room.squares, x.blocks, hidden,
             STREAMS=count, COUNT=COUNT, CHOSEN=chosen, SITES=SITES, PATIENCE=patience, FORM=to.form,
-            OVERLAP=to.overlap, num_warps=2, **to.options,
+            OVERLAP=to.overlap, num_warps=WARPS, **to.options,
         )  # fmt: skip
     else:
         sum_kernel[(hidden // PIECE, tokens)](
             *given, room, hidden, CHOSEN=chosen, PIECE=PIECE, SITES=SITES, PATIENCE=patience, FORM=to.form,
-            OVERLAP=to.overlap, num_warps=2, **to.options,
+            OVERLAP=to.overlap, num_warps=WARPS, **to.options,
         )  # fmt: skip
 
 
