@@ -18,6 +18,7 @@ int64_t rows_of_item(int64_t rows, int64_t uses) {
     return std::clamp<int64_t>(std::min(rows / (8 * threads()), product_rows) / 32 * 32, 32, 160);
 }
 
+constexpr int64_t most_halved = 256;  // uses of experts whose blocks of 32 rows are worth being halved
 constexpr int64_t down_rows_of_item = 64;  // where rows are not added up at once: small, so that all threads end together
 
 // Items of `rows` rows each for every expert: starts[g] is the first of expert g, starts[count] their number.
@@ -33,18 +34,26 @@ int64_t owner_of(const int64_t* starts, int64_t count, int64_t item) {
     return std::upper_bound(starts, starts + count + 1, item) - starts - 1;
 }
 
-// Rows first … first + rows of silu(gate)·up of all uses of an expert.
-void hidden_rows(const Work& work, const ExpertUses& expert, int64_t first, int64_t rows, const Columns& columns, const Hidden& hidden) {
-    const int64_t count = expert.count, stride = hidden.units_of_use * 256, last = expert.gate.rows;
+// Where gate's and up's rows of an expert's uses go: those of use c at `values` + c · step, up's `gap` after gate's.
+struct Products {
+    float* values;
+    int64_t step, gap;
+
+    float* gate(int64_t c) const { return values + c * step; }
+    float* up(int64_t c) const { return values + c * step + gap; }
+};
+
+// Rows first … first + rows of gate and up of all uses of an expert, to those places of `to`.
+void gate_up_rows(const Work& work, const ExpertUses& expert, int64_t first, int64_t rows, const Columns& columns, const Products& to) {
+    const int64_t count = expert.count;
     auto** inputs = scratch<const void*>(Slot::inputs, 2 * count);
-    auto* product = scratch<float>(Slot::product, 2 * count * rows);
     auto** outputs = scratch<float*>(Slot::outputs, 2 * count);
     for (int64_t c = 0; c < count; ++c) {
         const int64_t token = work.token_of(work.members[expert.first + c]);
         inputs[c] = columns.of(expert.gate)[token];
         inputs[count + c] = columns.of(expert.up)[token];
-        outputs[c] = product + 2 * c * rows - first;
-        outputs[count + c] = product + (2 * c + 1) * rows - first;
+        outputs[c] = to.gate(c);
+        outputs[count + c] = to.up(c);
     }
     RowsTimesColumns job = rows_job(expert.gate, first, rows);
     job.columns = static_cast<int>(count);
@@ -57,11 +66,16 @@ void hidden_rows(const Work& work, const ExpertUses& expert, int64_t first, int6
     job.x = inputs + count;
     job.out = outputs + count;
     JUBAKO_CALL(multiply(job));
+}
+
+// silu(gate)·up of rows first … first + rows, whole blocks of 32 but for the last ones, as down reads them.
+void activate_rows(const Work& work, const ExpertUses& expert, int64_t first, int64_t rows, const Products& from, const Hidden& hidden) {
+    const int64_t stride = hidden.units_of_use * 256, last = expert.gate.rows;
     const Order order = expert.down.is_float() ? Order::dwords : JUBAKO_CALL(order_of(expert.down.type));
-    for (int64_t c = 0; c < count; ++c) {
+    for (int64_t c = 0; c < expert.count; ++c) {
         const int64_t use = work.members[expert.first + c];
-        float* values = product + 2 * c * rows;
-        JUBAKO_CALL(silu_times(values, values + rows, rows, values));
+        float* values = from.gate(c) + first;
+        JUBAKO_CALL(silu_times(values, from.up(c) + first, rows, values));
         if (expert.down.is_float()) {
             float* target = hidden.floats + use * stride;
             std::memcpy(target + first, values, static_cast<size_t>(rows) * sizeof(float));
@@ -80,6 +94,14 @@ void hidden_rows(const Work& work, const ExpertUses& expert, int64_t first, int6
             }
         }
     }
+}
+
+// Rows first … first + rows of silu(gate)·up of all uses of an expert.
+void hidden_rows(const Work& work, const ExpertUses& expert, int64_t first, int64_t rows, const Columns& columns, const Hidden& hidden) {
+    auto* product = scratch<float>(Slot::product, 2 * expert.count * rows);
+    const Products products{product - first, 2 * rows, rows};
+    gate_up_rows(work, expert, first, rows, columns, products);
+    activate_rows(work, expert, first, rows, products, hidden);
 }
 
 ExpertUses uses_of(const Weight& gate, const Weight& up, const Weight& down, int64_t expert, int64_t first, int64_t count) {
@@ -170,21 +192,37 @@ void expert_rows(const Work& work, const float* x, float* rows) {
 }
 
 // One round of work for both halves: whoever finds no hidden rows left goes on with down rows of experts whose hidden values are
-// there. Items are claimed in their order, so what an item waits for is being worked on.
+// there. Items are claimed in their order, so what an item waits for is being worked on. Few rows make small items, so that all
+// threads end together: halves of the blocks that whoever is second quantises.
 void expert_rows(const Work& work, const Columns& columns, int64_t all_uses, float* rows) {
     if (work.count == 0) return;
     const Hidden hidden = room_for_hidden(work, all_uses);
+    int64_t uses = 0, widest = 0;
+    for (int64_t g = 0; g < work.count; ++g) uses += work.experts[g].count, widest = std::max(widest, work.experts[g].gate.rows);
     const int64_t height = work.experts[0].down.rows, piece = hidden_rows_of_item(work);
+    const int64_t parts = piece == 32 && uses <= most_halved ? 2 : 1;
     const int64_t* starts = share_out(work, piece, Slot::starts, [](const ExpertUses& e) { return e.gate.rows; });
     const int64_t* down_starts = share_out(work, down_rows_of_item, Slot::down_starts, [](const ExpertUses& e) { return e.down.rows; });
-    const int64_t hidden_items = starts[work.count];
-    auto* missing = scratch<std::atomic<int64_t>>(Slot::missing, work.count);
+    const int64_t pieces = starts[work.count], hidden_items = parts * pieces;
+    auto* missing = scratch<std::atomic<int64_t>>(Slot::missing, work.count + pieces);
+    auto* half = missing + work.count;
     for (int64_t g = 0; g < work.count; ++g) missing[g].store(starts[g + 1] - starts[g], std::memory_order_relaxed);
+    auto* products = scratch<float>(Slot::halves, parts == 2 ? 2 * uses * widest : 0);
+    for (int64_t p = 0; p < pieces; ++p) half[p].store(0, std::memory_order_relaxed);
     parallel_for(hidden_items + down_starts[work.count], [&](int64_t item) {
         if (item < hidden_items) {
-            const int64_t g = owner_of(starts, work.count, item), first = (item - starts[g]) * piece;
+            const int64_t whole = item / parts, g = owner_of(starts, work.count, whole), first = (whole - starts[g]) * piece;
             const ExpertUses& expert = work.experts[g];
-            hidden_rows(work, expert, first, std::min(piece, expert.gate.rows - first), columns, hidden);
+            const int64_t count = std::min(piece, expert.gate.rows - first);
+            if (parts == 1) {
+                hidden_rows(work, expert, first, count, columns, hidden);
+            } else {
+                const Products mine{products + 2 * (expert.first - work.experts[0].first) * widest, 2 * widest, widest};
+                const int64_t from = std::min<int64_t>(16 * (item % 2), count), rest = std::min<int64_t>(16, count - from);
+                if (rest > 0) gate_up_rows(work, expert, first + from, rest, columns, mine);
+                if (half[whole].fetch_add(1, std::memory_order_acq_rel) == 0) return;
+                activate_rows(work, expert, first, count, mine, hidden);
+            }
             missing[g].fetch_sub(1, std::memory_order_release);
             return;
         }

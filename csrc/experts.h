@@ -12,7 +12,7 @@ struct ExpertUses {
     int64_t first, count;
 };
 
-// All experts that work, for tokens · chosen uses; a number from there on is the shared expert's, for token number − tokens · chosen.
+// All experts that work, their members one after the other, for tokens · chosen uses; a number from there on is the shared expert's, for token number − tokens · chosen.
 struct Work {
     const ExpertUses* experts;
     int64_t count;

@@ -28,7 +28,7 @@ void parallel_for(int64_t items, F&& fn) {
 // the same thread asks the same slot for more.
 enum class Slot {
     pointers, input, input_planar, input_floats, inputs, outputs, group, members, hidden, hidden_floats, product, shared, panel,
-    ops_a, ops_b, ops_c, ops_d, starts, products, down_starts, missing, count
+    ops_a, ops_b, ops_c, ops_d, starts, products, down_starts, missing, halves, count
 };
 void* scratch_bytes(Slot slot, size_t bytes);
 
