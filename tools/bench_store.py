@@ -51,7 +51,8 @@ def store_of(model: Model) -> ExpertStore | None:
     if hasattr(executor, "store"):
         return executor.store  # type: ignore[no-any-return]
     boxes = getattr(executor.ops, "boxes", None)
-    return None if boxes is None else boxes.host.keep
+    kept = () if boxes is None else boxes.host.keep
+    return next((part for part in kept if isinstance(part, ExpertStore)), None)
 
 
 def peak() -> int:
@@ -60,8 +61,19 @@ def peak() -> int:
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Load, read a prompt, decode."""
+def on_card(model: Model) -> dict[str, float]:
+    """Slots a layer and the most bytes of video memory that tensors took; nothing without a GPU."""
+    boxes = getattr(getattr(model.executor, "ops", None), "boxes", None)
+    if boxes is None:
+        return {}
+    import torch
+
+    slots = sum(pool.slots for pool in boxes.residents.pools.values()) / len(boxes.layers)
+    return {"slots a layer": slots, "peak of video memory, GB": torch.cuda.max_memory_allocated() / 1e9}
+
+
+def measure(arguments: argparse.Namespace, rate: float = 0.0) -> dict[str, Any]:
+    """Load, read a prompt, decode. rate: bytes/s of the disk."""
     start = time.perf_counter()
     sizes = {
         name: None if text is None else parse_size(text)
@@ -86,6 +98,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     decoded = (time.perf_counter() - start) / arguments.steps
     result: dict[str, Any] = {
         "load s": loaded, "prompt tok/s": arguments.prompt / read, "decode tok/s": 1 / decoded, "peak GB": peak() / 1e9,
+        **on_card(model),
     }  # fmt: skip
     if store is not None:
         asked, missed, expected, in_vain = (b - a for a, b in zip(counts, store.native.counts, strict=True))
@@ -96,6 +109,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             "found there": 1 - missed / max(asked, 1), "guessed": expected / arguments.steps,
             "guessed in vain": in_vain / arguments.steps, "MB a token": fetched / 1e6, "GB/s": fetched / decoded / 1e9,
         }  # fmt: skip
+        if rate:  # of the time a token took, what the disk would have needed for what was used of it
+            result["of what the disk allows"] = (fetched - in_vain * each / arguments.steps) / rate / decoded
     return result
 
 
@@ -109,9 +124,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--disk", action="store_true")
     arguments = parser.parse_args()
+    rate = 0.0
     if arguments.disk:
-        print(json.dumps(disk(arguments.file)), flush=True)
-    print(json.dumps(measure(arguments)), flush=True)
+        found = disk(arguments.file)
+        print(json.dumps(found), flush=True)
+        rate = 1e9 * max(value for name, value in found.items() if name.startswith("GB/s"))
+    print(json.dumps(measure(arguments, rate)), flush=True)
 
 
 if __name__ == "__main__":
