@@ -29,7 +29,8 @@ from jubako.engine.gpu.graph import Graphs, Work
 from jubako.errors import JubakoError, MachineError
 from jubako.files import open_model
 from jubako.measure.synth import synth
-from jubako.ops.gpu.columns import Columns
+from jubako.ops.gpu.carry import kept_streams
+from jubako.ops.gpu.columns import COUNT, FIRST, Columns
 from jubako.ops.gpu.ops import GpuOps
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -71,13 +72,23 @@ def simple(monkeypatch: pytest.MonkeyPatch) -> None:
         out.copy_(after(columns.ids, columns.positions))
         return marked(columns.ids, columns.positions, torch.empty(ops.config.streams, ops.config.hidden))
 
-    def layer(self: Drafts, columns: Columns, streams: torch.Tensor, choose: Any = None) -> torch.Tensor:
+    def layer(self: Drafts, columns: Columns, streams: torch.Tensor, parts: int, choose: Any) -> torch.Tensor:
+        """As the draft layer: what the head reads of each part's last column, and streams left for the next pass."""
+        if streams is self.ops.pool.carry:
+            streams = kept_streams(streams, columns, self.ops.config.streams)
         live = columns.slots < self.ops.pool.idle_slot
         assert torch.equal(streams[live][:, 0, 1].int(), columns.positions[live]), "streams of another token"
-        return marked(columns.ids, columns.positions + 1, streams)
+        assert columns.parts is not None
+        last = (columns.parts[FIRST] + columns.parts[COUNT] - 1)[:parts].clamp(0).long()
+        mine = marked(columns.ids[last], columns.positions[last] + 1, streams)
+        self._streams[:parts] = mine
+        return mine
 
-    def head(self: GpuOps, mix: Any, output: Any, streams: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return out.copy_(after(streams[:, 0, 0], streams[:, 0, 1], coarse=True))
+    def head(self: GpuOps, weight: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return out.copy_(after(x[:, 0, 0], x[:, 0, 1], coarse=True))
+
+    def remember(self: Drafts, columns: Columns, streams: torch.Tensor) -> None:
+        assert torch.equal(streams[:, 0, 1].int(), columns.positions), "streams of another token"
 
     def run(self: Graphs, key: Any, work: Work) -> None:
         for _ in work() or ():
@@ -86,7 +97,8 @@ def simple(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graphs, "run", run)  # what stands in for kernels waits for the device
     monkeypatch.setattr(step_module, "logits", logits)
     monkeypatch.setattr(Drafts, "_layer", layer)
-    monkeypatch.setattr(GpuOps, "head", head)
+    monkeypatch.setattr(Drafts, "_remember", remember)
+    monkeypatch.setattr(GpuOps, "linear", head)
 
 
 def texts(

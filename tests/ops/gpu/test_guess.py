@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from jubako.ops.gpu.columns import Columns, Part, step_table
-from jubako.ops.gpu.guess import Choice, insert
+from jubako.ops.gpu.columns import COUNT, IDS, PENDING, POSITION, SLOT, Columns, Part, step_table
+from jubako.ops.gpu.guess import Choice, last_rows
+from jubako.ops.gpu.prepare import Prepared
+from jubako.ops.gpu.route import largest_of
 from jubako.ops.gpu.state import AttentionMemory
 
 
@@ -14,29 +16,64 @@ def memory_of(ratio: int, device: torch.device) -> AttentionMemory:
     return AttentionMemory(nothing, nothing, nothing, nothing, nothing, ratio)
 
 
+def table_of(parts: list[Part], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(step_table(parts)).to(device)
+
+
+def likeliest(tokens: list[int], device: torch.device) -> torch.Tensor:
+    """What the head's logits say where these are the likeliest; -1: no finite number is."""
+    logits = torch.zeros(len(tokens), 5000, device=device)
+    for row, token in zip(logits, tokens, strict=True):
+        row[token] = 1.0 if token >= 0 else torch.nan
+    return largest_of(logits)
+
+
 def test_later_drafts_see_the_first_ones_blocks_and_those_finished_since(device: torch.device) -> None:
-    """Two sequences, one with fewer blocks than the budget of three."""
-    parts = [Part([1, 2], 0, 21, 0, 0), Part([3], 1, 9, 0, 0)]
-    columns = Columns.of_step(torch.from_numpy(step_table(parts)).to(device), 3)
-    blocks = torch.tensor([[9, 9, 9], [0, 4, 2], [0, 1, -1]], dtype=torch.int32, device=device)
-    counts = torch.tensor([3, 3, 2], dtype=torch.int32, device=device)
-    choice, memory, q = Choice(3, device), memory_of(4, device), torch.empty(3, device=device)
+    """Two sequences, one with fewer blocks than the budget of three; their last sure tokens stand at 22 and 9."""
+    table = table_of([Part([2], 0, 22, 0, 0), Part([3], 1, 9, 0, 0)], device)
+    blocks = torch.tensor([[0, 4, 2], [0, 1, -1]], dtype=torch.int32, device=device)
+    counts = torch.tensor([3, 2], dtype=torch.int32, device=device)
+    choice, memory, q = Choice(3, 4, device), memory_of(4, device), torch.empty(3, device=device)
     first = choice.first(lambda *_: (blocks, counts))
-    assert first(q, memory, columns) == (blocks, counts)
-    found = []
-    for position in ((23, 10), (24, 11), (27, 12)):  # of the two drafts; a block is complete with its last token
-        table = step_table([Part([5], slot, at, 0, 0) for slot, at in enumerate(position)])
-        chosen, many = choice.again(q, memory, Columns.of_step(torch.from_numpy(table).to(device), 2))
+    assert first(q, memory, Columns.of_step(table, 2)) == (blocks, counts)
+    drafts, found = torch.zeros(15, 16, dtype=torch.int32, device=device), []
+    for _ in range(5):  # a block is complete with its last token
+        choice.follow(table, torch.zeros_like(table), drafts, likeliest([5, 6], device))
+        chosen, many = choice.again(q, memory, Columns.of_step(table, 2))
         found.append([chosen[part, : many[part]].tolist() for part in range(2)])
-    assert found == [[[0, 4, 2, 5], [0, 1]], [[0, 4, 2, 5], [0, 1, 2]], [[0, 4, 2, 5, 6], [0, 1, 2]]]
+    assert [lines[0] for lines in found] == [[0, 4, 2, 5]] * 4 + [[0, 4, 2, 5, 6]]
+    assert [lines[1] for lines in found] == [[0, 1], [0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
 
 
-def test_drafts_become_the_columns_after_the_sure_ones(device: torch.device) -> None:
-    parts = [Part([7, 0, 0, 0], 0, 10, 1, 1), Part([8], 1, 3, 0, 0), Part([9, 0], 2, 5, 0, 0)]
-    table = torch.from_numpy(step_table(parts)).to(device)
-    before = table.clone()
+def test_drafts_become_the_next_pass_and_the_columns_after_the_sure_ones(device: torch.device) -> None:
+    step = table_of([Part([7, 0, 0, 0], 0, 10, 1, 1), Part([8], 1, 3, 0, 0), Part([9, 0], 2, 5, 0, 0)], device)
+    table = table_of([Part([4, 7], 0, 8, 0, 0), Part([8], 1, 2, 0, 0), Part([9], 2, 4, 0, 0)], device)
+    before = step.clone()
     drafts = torch.zeros(15, 16, dtype=torch.int32, device=device)
-    drafts[:3, :3] = torch.tensor([[11, 21, 31], [12, 22, 32], [-1, 23, 33]])
-    insert(table, drafts)
-    assert table[0, :8].tolist() == [7, 11, 12, 0, 8, 9, 31, 0]
-    assert torch.equal(table[1:], before[1:])
+    choice = Choice(0, 0, device)
+    for turn, tokens in enumerate(([11, 21, 31], [12, 4500, 32], [-1, 23, 33])):
+        choice.follow(table, step, drafts, likeliest(tokens, device))
+        assert drafts[turn, :3].tolist() == tokens
+        assert table[IDS, :3].tolist() == [max(token, 0) for token in tokens]
+        assert table[POSITION, :3].tolist() == [10 + turn, 3 + turn, 5 + turn]
+        assert table[SLOT, :3].tolist() == [0, 1, 2] and table[COUNT, :4].tolist() == [1, 1, 1, 0]
+        assert table[PENDING, 0] == turn + 1
+    assert step[IDS, :8].tolist() == [7, 11, 12, 0, 8, 9, 31, 0]
+    assert torch.equal(step[1:], before[1:])
+
+
+def test_only_the_last_column_of_a_part_goes_on(device: torch.device) -> None:
+    parts = [Part([1, 2, 3], 2, 20, 0, 0), Part([4], 0, 7, 0, 0)]
+    columns = Columns.of_step(table_of(parts, device), 4)
+    ready = Prepared(
+        torch.rand(4, 3, 32, device=device), torch.rand(4, 96, device=device), torch.rand(4, 2, 32).to(device)
+    )
+    streams, inject = torch.rand(4, 4, 256, device=device), torch.rand(4, 4, device=device)
+    to = torch.zeros(2, 4, 256, device=device)
+    last, taken, weights = last_rows(columns, 2, ready, streams, inject, to)
+    assert last.positions.tolist() == [22, 7] and last.slots.tolist() == [2, 0]
+    rows = [2, 3]
+    assert ready.index is not None and taken.index is not None
+    assert torch.equal(to, streams[rows]) and torch.equal(weights, inject[rows])
+    assert torch.equal(taken.queries, ready.queries[rows]) and torch.equal(taken.gate, ready.gate[rows])
+    assert torch.equal(taken.index, ready.index[rows])

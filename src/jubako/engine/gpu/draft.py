@@ -1,28 +1,31 @@
 """The draft layer on the GPU: catch up on what is sure, then guess token after token; two captured graphs.
 
-    carried streams ┐                        ┌ follow: id of the draft, next position
-    sure ids ───────┴ join → layer → last ───┴→ join → layer → …  → ids into the table of the step that verifies them
+    carried streams ┐                                    ┌ follow: id of the draft, next position
+    sure ids ───────┴ join → keys, values → last column ─┴→ join → layer → …  → ids into the step that verifies them
 
-Drafts never change the text, so nothing here need give the same bits for every width. `engine.draft_layer` is the same
-on other devices.
+Tokens that are sure already go no further than keys and values, those of prompts too. Drafts never change the text, so
+nothing here need give the same bits for every width. `engine.draft_layer` is the same on other devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
-from ...ops.gpu.carry import follow, kept_streams, last_rows
+from ...ops.gpu.carry import kept_streams
 from ...ops.gpu.columns import Columns, Part, step_table
-from ...ops.gpu.guess import Choice, insert
+from ...ops.gpu.draft_join import TOGETHER
+from ...ops.gpu.guess import Choice, last_rows
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import Choose, GpuOps
+from ...ops.gpu.route import largest_of
 from ...ops.gpu.sequence import GpuState
 from ...ops.gpu.state import AttentionMemory
+from ...ops.gpu.weights import Gdn
 from ..executor import DraftWish
-from .forward import run_layer
 from .graph import Graphs
 
 
@@ -32,11 +35,11 @@ class Drafts:
     def __init__(self, ops: GpuOps, graphs: Graphs) -> None:
         self.ops, self.desk, self._graphs = ops, graphs.desk, graphs
         config = ops.config
-        self._turn = torch.zeros(1, dtype=torch.int32, device=ops.device)
         self._streams = torch.zeros(COLUMNS, config.streams, config.hidden, device=ops.device)
         memory = ops.pool.layers[-1]
         assert isinstance(memory, AttentionMemory)
-        self._choice = Choice(config.index_blocks(memory.ratio) if memory.ratio else 0, ops.device)
+        self._memory = memory
+        self._choice = Choice(config.index_blocks(memory.ratio) if memory.ratio else 0, memory.ratio, ops.device)
 
     def capture(self, width: int, parts: int) -> None:
         """Have drafts of so many sequences ready that bring `width` columns."""
@@ -102,7 +105,7 @@ class Drafts:
         if not ids:
             return
         columns = self._columns(ids, state)
-        self._layer(columns, kept_streams(self.ops.pool.carry, columns, self.ops.config.streams))
+        self._remember(columns, kept_streams(self.ops.pool.carry, columns, self.ops.config.streams))
         state.draft_position += len(ids)
         state.carried = state.carried[-1:]
 
@@ -114,12 +117,13 @@ class Drafts:
         self.read(state)
         if state.carried:
             columns = Columns.of_prompt(on_device[:1], state.slot, state.draft_position)
-            self._layer(columns, kept_streams(self.ops.pool.carry, columns, self.ops.config.streams))
+            self._remember(columns, kept_streams(self.ops.pool.carry, columns, self.ops.config.streams))
             state.draft_position += 1
-        if len(ids) > 1:
-            columns = Columns.of_prompt(on_device[1:], state.slot, state.draft_position)
-            self._layer(columns, streams[:-1].contiguous())
-            state.draft_position += len(ids) - 1
+        for first in range(1, len(ids), TOGETHER):
+            some = on_device[first : first + TOGETHER]
+            columns = Columns.of_prompt(some, state.slot, state.draft_position)
+            self._remember(columns, streams[first - 1 : first - 1 + len(some)])
+            state.draft_position += len(some)
         state.carried = list(ids[-1:])
 
     def _columns(self, ids: Sequence[int], state: GpuState) -> Columns:
@@ -127,13 +131,14 @@ class Drafts:
             torch.tensor(list(ids), dtype=torch.int32).to(self.ops.device), state.slot, state.draft_position
         )
 
-    def _layer(self, columns: Columns, streams: torch.Tensor, choose: Choose | None = None) -> torch.Tensor:
-        """From the trunk's streams and the tokens after them to the layer's own streams."""
-        ops = self.ops
-        joined = ops.join(columns, streams)
-        assert ops.weights.draft is not None
-        run_layer(ops, ops.weights.draft.layer, joined, ops.pool.layers[-1], columns, choose=choose)
-        return joined
+    def _remember(self, columns: Columns, streams: torch.Tensor) -> None:
+        """Keys and values for the trunk's streams [T, S, H] of up to TOGETHER tokens, and the tokens after them."""
+        ops, draft = self.ops, self.ops.weights.draft
+        assert draft is not None
+        join = draft.join.step if columns.tokens <= COLUMNS else draft.join.prompt
+        joined, pending = join(columns, streams)
+        mixed, _ = ops.hyper_mix(joined, draft.layer.hc_attn, pending)
+        ops.remember(draft.layer.mixer, mixed, self._memory, columns)
 
     # The two graphs, and what they hold
 
@@ -144,21 +149,36 @@ class Drafts:
         self._graphs.run(("draft", parts), partial(self._further, parts))
 
     def _catch_up(self, width: int, parts: int) -> None:
-        self._turn.zero_()
         columns = Columns.of_step(self.desk.draft, width)
-        carried = kept_streams(self.ops.pool.carry, columns, self.ops.config.streams)
-        streams = self._layer(columns, carried, self._choice.first(self.ops.select))
-        self._guess(last_rows(streams, self.desk.draft, parts), parts)
+        self._guess(self._layer(columns, self.ops.pool.carry, parts, self._choice.first(self.ops.select)), parts)
 
     def _further(self, parts: int) -> None:
         columns = Columns.of_step(self.desk.draft, parts)
-        self._guess(self._layer(columns, self._streams[:parts], self._choice.again), parts)
+        self._guess(self._layer(columns, self._streams[:parts], parts, self._choice.again), parts)
 
-    def _guess(self, streams: torch.Tensor, parts: int) -> None:
-        """From streams [parts, S, H] to a draft for each part, on the desk; its table becomes that of the next pass."""
+    def _layer(self, columns: Columns, streams: torch.Tensor, parts: int, choose: Choose) -> Any:
+        """What the head reads of each part's last column; the layer's own streams of these are left in `_streams`.
+
+        streams: those before the columns' tokens, [T, S, H] or the ring that carries them.
+        """
+        ops, draft, to = self.ops, self.ops.weights.draft, self._streams[:parts]
+        assert draft is not None
+        layer, mixer, memory = draft.layer, draft.layer.mixer, self._memory
+        assert not isinstance(mixer, Gdn)
+        joined, pending = draft.join.step(columns, streams, to if columns.tokens == parts else None)
+        mixed, inject = ops.hyper_mix(joined, layer.hc_attn, pending)
+        ready = ops.attention_prepare(mixer, mixed, memory, columns)
+        if columns.tokens > parts:
+            assert inject is not None
+            columns, ready, inject = last_rows(columns, parts, ready, joined, inject, to)
+        answer = ops.attend(ready, memory, columns, choose)
+        mixed, inject = ops.linear_mix(mixer.output, answer, to, inject, layer.hc_ffn)
+        mixed, _ = ops.experts_mix(layer.experts, mixed, to, inject, draft.head_mix)
+        return mixed
+
+    def _guess(self, mixed: Any, parts: int) -> None:
+        """From what the head reads to a draft for each part, on the desk; its table becomes that of the next pass."""
         draft, logits = self.ops.weights.draft, self.desk.logits[:parts]
         assert draft is not None
-        self.ops.head(draft.head_mix, draft.output, streams, logits)
-        follow(self.desk.draft, self.ops.argmax(logits), self.desk.drafts, self._turn)
-        insert(self.desk.step, self.desk.drafts)
-        self._streams[:parts] = streams
+        self.ops.linear(draft.output, mixed, logits)
+        self._choice.follow(self.desk.draft, self.desk.step, self.desk.drafts, largest_of(logits))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...ops.gpu.columns import Columns
-from ...ops.gpu.ops import Choose, GpuOps
+from ...ops.gpu.ops import GpuOps
 from ...ops.gpu.state import AttentionMemory, GdnMemory
 
 FIRST_LAYERS = 2  # of a step, whose kernels start first
@@ -62,18 +62,16 @@ def run_layer(
     columns: Columns,
     mixed: Mixed | None = None,
     mix: Any | None = None,
-    choose: Choose | None = None,
 ) -> Mixed | None:
     """One layer on streams [T, S, H], in place.
 
     mixed: what the layer reads, if the one before gave it; mix: of the one after, for which it is given then.
-    choose: see `GpuOps.attention`.
     """
     x, inject = mixed if mixed is not None else ops.hyper_mix(streams, layer.hc_attn)
     if isinstance(memory, GdnMemory):
         y, weight = ops.gdn(layer.mixer, x, memory, columns), layer.mixer.out
     else:
-        y, weight = ops.attention(layer.mixer, x, memory, columns, choose), layer.mixer.output
+        y, weight = ops.attention(layer.mixer, x, memory, columns), layer.mixer.output
     x, inject = ops.linear_mix(weight, y, streams, inject, layer.hc_ffn)
     if mix is None:
         ops.experts_combine(layer.experts, x, streams, inject)

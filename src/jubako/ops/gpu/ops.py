@@ -13,11 +13,14 @@ from typing import Any, Protocol
 import torch
 
 from ...arch import weights as arch
-from . import attention, carry, embed, experts, gdn, gdn_chunk, head, hyper, linear, ngram, prepare, route, weights
+from . import attention, embed, experts, gdn, gdn_chunk, head, hyper, linear, ngram, prepare, route, weights
 from .activation import Quantised
 from .boxes import Boxes
 from .columns import Columns
+from .combine import Pending
+from .draft_keys import store_keys
 from .far_table import FarTable
+from .foresight import Foresight
 from .launch import COLUMNS
 from .matrix import Source
 from .prompt import WIDE, Halves
@@ -25,6 +28,7 @@ from .select import Selector
 from .state import AttentionMemory, GdnMemory, StatePool
 
 Mixed = tuple[Any, torch.Tensor | None]
+Attended = torch.Tensor | Quantised | Halves  # [T, heads*D]
 Choose = Callable[[torch.Tensor, AttentionMemory, Columns], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -41,6 +45,8 @@ class Before(Protocol):
         """Writes logits of a step to [T, vocabulary], gives its streams; None where the other card has all the head."""
 
     def streams(self, columns: Columns) -> torch.Tensor: ...
+
+    def awake(self) -> AbstractContextManager[Any]: ...
 
     def send(self, streams: torch.Tensor) -> torch.Tensor: ...
 
@@ -87,6 +93,7 @@ class GpuOps:
         run = range(config.layers) if layers is None else layers
         self.weights = weights.prepare(network, device, source, host_table, run, boxes)
         ratios = index_ratios(network)[run.start : None if run.stop == config.layers else run.stop]
+        self.foresight = Foresight(self.weights.layers, device) if boxes is not None else None
         self.pool = StatePool(
             config, ratios, slots, tokens, context, kv_bits, device,
             drafts=self.weights.draft is not None,
@@ -122,6 +129,8 @@ class GpuOps:
     def awake(self) -> Iterator[None]:
         """Inside, what steps ask the CPU for is answered; steps are waited for before its end."""
         with ExitStack() as stack:
+            if self.before is not None:
+                stack.enter_context(self.before.awake())
             if self.boxes is not None:
                 stack.enter_context(self.boxes.awake())
             if self._far is not None:
@@ -162,9 +171,12 @@ class GpuOps:
             self._far.ask(self._asked)
         return self._asked
 
-    def hyper_mix(self, streams: torch.Tensor, mix: Any) -> Mixed:
-        """What a block reads of streams [T, S, H]: mixed [T, H], quantised, and inject [T, S], None for the head."""
-        return hyper.hyper_mix(streams, mix)
+    def hyper_mix(self, streams: torch.Tensor, mix: Any, pending: Pending | None = None) -> Mixed:
+        """What a block reads of streams [T, S, H]: mixed [T, H], quantised, and inject [T, S], None for the head.
+
+        pending: is first added to the streams, in place.
+        """
+        return hyper.hyper_mix(streams, mix, pending=pending)
 
     def gdn(self, layer: Any, mixed: Any, memory: GdnMemory, columns: Columns) -> torch.Tensor | Quantised | Halves:
         """A gated delta net from its input to [T, heads*D], which `layer.out` still has to project."""
@@ -176,22 +188,30 @@ class GpuOps:
             return gdn_chunk.gdn_prompt(layer, projected, memory, columns, self.config.eps)
         return gdn.gdn_columns(layer, projected, memory, columns, self.config.eps)
 
-    def attention(
-        self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns, choose: Choose | None = None
-    ) -> torch.Tensor | Quantised | Halves:
-        """An attention layer from its input to [T, heads*D], which `layer.output` still has to project.
+    def attention(self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns) -> Attended:
+        """An attention layer from its input to [T, heads*D], which `layer.output` still has to project."""
+        return self.attend(self.attention_prepare(layer, mixed, memory, columns), memory, columns)
 
-        choose: what gives the index queries' blocks in place of `select`.
-        """
+    def attention_prepare(self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns) -> prepare.Prepared:
+        """What attention needs of new tokens, whose keys and values are in the cache then."""
         config = self.config
-        ready = prepare.attention_prepare(
+        return prepare.attention_prepare(
             layer, linear.linear_many(layer.projections, mixed), memory, columns, self.rope, config.heads,
             config.kv_heads, config.index_heads, config.eps,
         )  # fmt: skip
+
+    def attend(
+        self, ready: prepare.Prepared, memory: AttentionMemory, columns: Columns, choose: Choose | None = None
+    ) -> Attended:
+        """Attention of what was prepared: [T, heads*D]. choose: gives the queries' blocks in place of `select`."""
         blocks = chosen = None
         if ready.index is not None and not self._selectors[memory.ratio].takes_all(memory.ratio, columns):
             blocks, chosen = (choose or self.select)(ready.index, memory, columns)
         return attention.sparse_attention(ready.queries, ready.gate, memory, columns, blocks, chosen)
+
+    def remember(self, layer: Any, mixed: Any, memory: AttentionMemory, columns: Columns) -> None:
+        """Keys and values of an attention layer alone."""
+        store_keys(layer, mixed, memory, columns, self.rope, self.config.kv_heads, self.config.eps)
 
     def select(self, q: torch.Tensor, memory: AttentionMemory, columns: Columns) -> tuple[torch.Tensor, torch.Tensor]:
         """Blocks int32 [T, budget] that the index queries q [T, heads, D] choose, and how many: int32 [T]."""
@@ -210,27 +230,20 @@ class GpuOps:
         """Route the tokens, add the experts' weighted sum to streams in place; what the next block reads of them."""
         assert inject is not None
         routed = route.route_experts(layer, x, self.config.experts_used)
-        return hyper.experts_mix(layer, x, routed, streams, inject, mix)
+        return hyper.experts_mix(layer, x, routed, streams, inject, mix, beside=self._beside(layer, streams))
 
     def experts_combine(self, layer: Any, x: Any, streams: torch.Tensor, inject: torch.Tensor | None) -> None:
         """Route the tokens; add the chosen and the shared experts' weighted sum to streams, in place."""
         assert inject is not None
         routed = route.route_experts(layer, x, self.config.experts_used)
-        experts.experts_combine(layer, x, routed, streams, inject)
+        experts.experts_combine(layer, x, routed, streams, inject, self._beside(layer, streams))
+
+    def _beside(self, layer: Any, streams: torch.Tensor) -> experts.Beside | None:
+        return None if self.foresight is None else self.foresight.beside(layer, streams, self.config.experts_used)
 
     def head(self, mix: Any, output: Any, streams: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Logits [T, vocabulary] of streams [T, S, H], into `out` if given."""
         return head.head(mix, output, streams, out)
-
-    def join(self, columns: Columns, streams: torch.Tensor) -> torch.Tensor:
-        """What the draft layer starts from: streams [T, S, H] and the tokens after them, normed, projected, added."""
-        draft, eps = self.weights.draft, self.config.eps
-        assert draft is not None
-        tokens, count, hidden = streams.shape
-        token = carry.rms_norm(self.embed(draft.embed, columns), draft.norm_embedding, eps)
-        wide = carry.rms_norm(streams.reshape(tokens, count * hidden), draft.norm_hidden, eps)
-        joined = linear.linear(draft.fc_hidden, wide.view(tokens * count, hidden)).view(streams.shape)
-        return joined + linear.linear(draft.fc_embedding, token)[:, None, :]
 
     def argmax(self, logits: torch.Tensor) -> torch.Tensor:
         """The likeliest token of each row: int64 [T]; the lowest id on ties."""

@@ -133,16 +133,35 @@ def argmax_kernel(
 
 
 @triton.jit
+def token_of(top):
+    """The place of the largest logit by `argmax_kernel`'s numbers; -1 if that is no finite number."""
+    key = top >> 32
+    finite = (key < 0x7F800000) & (key > -2139095040)  # the keys of +inf and -inf
+    return tl.where(finite, 0x7FFFFFFF - (top & 0x7FFFFFFF), -1)
+
+
+@triton.jit
 def best_kernel(best, pieces, out, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
-    """Program t: the place of the largest of its pieces; -1 if that is no finite number."""
+    """Program t: the token of the largest of its pieces."""
     release(OVERLAP)
     wait(OVERLAP)
     i = tl.arange(0, SIZE)
     token = tl.program_id(0)
     top = tl.max(tl.load(best + token * pieces + i, mask=i < pieces, other=-9223372036854775808), axis=0)
-    key = top >> 32
-    finite = (key < 0x7F800000) & (key > -2139095040)  # the keys of +inf and -inf
-    tl.store(out + token, tl.where(finite, 0x7FFFFFFF - (top & 0x7FFFFFFF), -1))
+    tl.store(out + token, token_of(top))
+
+
+def largest_of(logits: torch.Tensor) -> torch.Tensor:
+    """Of each row [T, vocabulary] the largest of every piece, as int64 [T, pieces] that `token_of` reads."""
+    tokens, count = logits.shape
+    piece = 4096
+    pieces = -(-count // piece)
+    best = torch.empty(tokens, pieces, dtype=torch.int64, device=logits.device)
+    to = target(logits.device)
+    argmax_kernel[(pieces, tokens)](
+        logits, logits.stride(0), count, best, PIECE=piece, OVERLAP=to.overlap, **to.options
+    )
+    return best
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
@@ -150,14 +169,10 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
     -1 for a row that holds NaN or +inf, or -inf alone.
     """
-    tokens, count = logits.shape
-    piece = 4096
-    pieces = -(-count // piece)
-    best = torch.empty(tokens, pieces, dtype=torch.int64, device=logits.device)
-    out = torch.empty(tokens, dtype=torch.int64, device=logits.device)
-    overlap = target(logits.device).overlap
-    options = target(logits.device).options
-    argmax_kernel[(pieces, tokens)](logits, logits.stride(0), count, best, PIECE=piece, OVERLAP=overlap, **options)
-    size = triton.next_power_of_2(pieces)
-    best_kernel[(tokens,)](best, pieces, out, SIZE=size, OVERLAP=overlap, num_warps=1, **options)
+    best, to = largest_of(logits), target(logits.device)
+    out = torch.empty(len(best), dtype=torch.int64, device=logits.device)
+    best_kernel[(len(best),)](
+        best, best.shape[1], out, SIZE=triton.next_power_of_2(best.shape[1]), OVERLAP=to.overlap, num_warps=1,
+        **to.options,
+    )  # fmt: skip
     return out

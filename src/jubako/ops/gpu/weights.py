@@ -15,6 +15,7 @@ from ...arch.config import Config
 from ...arch.tensor import Tensor
 from ...quant import decode
 from .boxes import Boxes
+from .draft_join import TOGETHER, Join
 from .experts import Experts
 from .far_table import FarTable
 from .hyper import HyperMix
@@ -83,14 +84,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """The draft layer; embed and output are the trunk's where the file has no others."""
+    """The draft layer; what it embeds with and its output are the trunk's where the file has no others."""
 
-    embed: Matrix
+    join: Join
     output: Matrix
-    fc_embedding: Matrix
-    fc_hidden: Matrix
-    norm_embedding: torch.Tensor
-    norm_hidden: torch.Tensor
     layer: Layer
     head_mix: HyperMix
 
@@ -237,13 +234,13 @@ class _Preparation:
         own_embed = self.matrix(draft.embed) if draft.embed is not None else embed
         own_output = self.matrix(draft.output) if draft.output is not None else output
         assert own_embed is not None and own_output is not None
-        return Draft(
+        join = Join(
             own_embed,
-            own_output,
-            self.matrix(draft.fc_embedding),
             self.matrix(draft.fc_hidden),
-            self.floats(draft.norm_embedding),
+            self.matrix(draft.fc_embedding),
             self.floats(draft.norm_hidden),
-            self.layer(draft.layer),
-            self.hyper_mix(draft.head_mix),
+            self.floats(draft.norm_embedding),
+            torch.ones(TOGETHER, self.config.streams, device=self.device),
+            self.config.eps,
         )
+        return Draft(join, own_output, self.layer(draft.layer), self.hyper_mix(draft.head_mix))
