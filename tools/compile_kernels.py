@@ -30,6 +30,7 @@ from triton.runtime.jit import JITFunction
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import state_kernels
+from descriptors import check_descriptors
 
 import jubako.ops.gpu.launch
 from jubako import _cpu
@@ -286,8 +287,11 @@ def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     cubin = Path(f"/tmp/jubako-{time.time_ns()}.cubin")
     cubin.write_bytes(made.asm["cubin"])
-    usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
-    cubin.unlink()
+    try:
+        check_descriptors(made.asm["ptx"], cubin)
+        usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+    finally:
+        cubin.unlink()
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
     return Compiled(made.name, found["REG"], made.metadata.shared, found["STACK"], seconds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from jubako.measure.geometry import network_config
 from jubako.ops.gpu.attention import sparse_attention
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.gdn import gdn_columns, settle
+from jubako.ops.gpu.gdn_chunk import gdn_prompt
 from jubako.ops.gpu.homes import HomedPages, Homes
 from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.prepare import Rope, attention_prepare
@@ -31,9 +33,10 @@ def prompt_columns(tokens: int) -> Columns:
     return Columns.of_prompt(torch.zeros(tokens, dtype=torch.int32), 0, CONTEXT // 2)
 
 
-def delta_net(tokens: int) -> None:
-    """A step, and its columns entered into the state."""
-    config = network_config()
+def delta_net(columns: Columns, dim: int = 0) -> None:
+    """A step, and its columns entered into the state; or a prompt. dim: of heads, the network's if it is 0."""
+    config, tokens = network_config(), columns.tokens
+    config = replace(config, gdn_dim=dim or config.gdn_dim)
     heads, dim, channels = config.gdn_value_heads, config.gdn_dim, config.gdn_channels
     memory = GdnMemory.empty(config, 1, CPU)
     weights = SimpleNamespace(
@@ -44,7 +47,10 @@ def delta_net(tokens: int) -> None:
     )
     sizes = [channels, heads * dim, heads, heads]
     projected = torch.zeros(tokens, sum(sizes)).split_with_sizes(sizes, 1)
-    gdn_columns(weights, projected, memory, step_columns(tokens), config.eps)
+    if columns.parts is None:
+        gdn_prompt(weights, projected, memory, columns, config.eps)
+        return
+    gdn_columns(weights, projected, memory, columns, config.eps)
     settle(memory, 0, 1, 0)
 
 
@@ -76,7 +82,9 @@ def attention(columns: Columns, bits: int, far: bool = False) -> None:
 def families() -> dict[str, Callable[[], Any]]:
     """What is compiled: a name, and a call that launches it."""
     return {
-        "delta net": lambda: delta_net(1),
+        "delta net": lambda: delta_net(step_columns(1)),
+        "prompt: delta net": lambda: delta_net(prompt_columns(128)),
+        "prompt: delta net, narrow heads": lambda: delta_net(prompt_columns(128), 32),
         "attention, 8 bit": lambda: attention(step_columns(1), 8),
         "attention, 16 bit": lambda: attention(step_columns(1), 16),
         "attention, cells in main memory": lambda: attention(step_columns(1), 8, far=True),

@@ -19,6 +19,7 @@ TOOL = Path(__file__).parents[3] / "tools" / "compile_kernels.py"
         ("cuda:90", "experts' sum"),
         ("cuda:90", "product, 4 columns"),
         ("cuda:90", "product and mix, 4"),
+        ("cuda:90", "prompt: delta net"),
         ("hip:gfx1030", "route"),
     ],
 )

@@ -29,7 +29,9 @@ from .target import target
 CHUNK = 64  # tokens
 VALUES = 64  # columns of the state in one program of the last pass; half as many where shared memory is small
 ROWS = 16  # tokens of a program of the first and the last launch
-NARROW = 64  # elements of a head: with fewer, Triton 3.6's products of four warps on Hopper go wrong (of two they don't)
+# Elements of a head: with fewer, the assembler of Triton 3.6 looks for later parts of four warps' products in the wrong
+# place (tools/descriptors.py); two warps have their factors in registers.
+NARROW = 64
 
 
 @triton.jit
