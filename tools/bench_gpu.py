@@ -2,12 +2,14 @@
 
     python tools/bench_gpu.py --out results --draft [--types dense=Q6_K,…] [--layers 48] [--only steps,prompts]
 
-Every line of the JSON file stands even if a later measurement fails or is cut off.
+Several --types are measured one after the other, each into its own files, and compared at the end. Every line of a JSON
+file stands even if a later measurement fails or is cut off. `--only compile` fills the cache of kernels.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -36,6 +38,7 @@ WIDTHS = (1, 4)
 PROMPTS = (512, 4 << 10, 64 << 10, 250 << 10)
 SEQUENCES = 8  # that run together
 PARTS = "steps,prompts,drafts,together,resume"
+STEPS = {"steps", "drafts", "together", "compile"}  # parts that need graphs
 
 
 class Journal:
@@ -54,9 +57,10 @@ class Journal:
         self.table.write_text(markdown(report))
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace, types: str) -> GpuReport:
     """Make the network, measure what was asked for."""
-    journal = Journal(arguments.out, arguments.name)
+    name = arguments.name + "".join(f"-{part.replace('=', '-')}" for part in types.split(",") if part)
+    journal = Journal(arguments.out, name)
     device = open_gpu()
     config = network_config(
         layers=arguments.layers,
@@ -68,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
     context = min(config.context_length, max(arguments.depths) + max(arguments.prompts) // 64 + 4096)
     context = max(context, max(arguments.prompts) + 64) // 64 * 64
     network, source = synthetic_network(
-        config, device, BlockTypes.parse(arguments.types), draft_head=arguments.draft_head or None
+        config, device, BlockTypes.parse(types), draft_head=arguments.draft_head or None
     )
     journal.say("making the network")
     started = time.perf_counter()
@@ -83,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
         executor.chunk = arguments.chunk
     bench = GpuBench(network, executor, arguments.kv_bits, journal.say)
     only = set(arguments.only.split(","))
-    report = bench.report(arguments.widths if only & {"steps", "drafts", "together"} else ())
+    report = bench.report(arguments.widths if only & STEPS else ())
     journal.write(report)
 
     def attempt(results: list[Any], work: Callable[[], Any]) -> None:
@@ -109,7 +113,8 @@ def run(arguments: argparse.Namespace) -> None:
             for width in arguments.widths:
                 profiled = arguments.profile and depth in ends and width in WIDTHS
                 trace = arguments.out / "trace.json" if arguments.trace and depth == 0 and width == 1 else None
-                attempt(report.steps, partial(bench.steps, depth, width, profiled=profiled, trace=trace))
+                repeats = arguments.repeats
+                attempt(report.steps, partial(bench.steps, depth, width, 1, repeats, profiled=profiled, trace=trace))
     if "drafts" in only and arguments.draft:
         for depth in ends:
             attempt(report.speculative, partial(bench.speculative, depth, profiled=arguments.profile))
@@ -123,6 +128,7 @@ def run(arguments: argparse.Namespace) -> None:
         prompts([n for n in arguments.prompts if n <= 8192], 3)
         prompts([n for n in arguments.prompts if n > 8192], 1)
     print(markdown(report), flush=True)
+    return report
 
 
 def numbers(text: str) -> list[int]:
@@ -133,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--name", default="gpu")
-    parser.add_argument("--types", default="")
+    parser.add_argument("--types", action="append", help="block types as `jubako synth` takes them; may be repeated")
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--experts", type=int, default=512)
     parser.add_argument("--vocab", type=int, default=248_320)
@@ -143,12 +149,34 @@ def main() -> None:
     parser.add_argument("--depths", type=numbers, default=list(DEPTHS))
     parser.add_argument("--widths", type=numbers, default=list(WIDTHS))
     parser.add_argument("--prompts", type=numbers, default=list(PROMPTS))
-    parser.add_argument("--only", default=PARTS, help=f"of {PARTS}")
+    parser.add_argument("--repeats", type=int, default=7, help="runs of sixteen steps, of which the median counts")
+    parser.add_argument("--only", default=PARTS, help=f"of {PARTS}; compile: none of them")
     parser.add_argument("--profile", action="store_true", help="the kernels of the first and last depth")
     parser.add_argument("--trace", action="store_true", help="a file that a browser opens")
     parser.add_argument("--draft", action="store_true", help="with a draft layer: time speculative steps too")
     parser.add_argument("--draft-head", default="Q4_0", help="block type of its output matrix; empty: the trunk's")
-    run(parser.parse_args())
+    arguments = parser.parse_args()
+    reports: dict[str, GpuReport] = {}
+    for types in arguments.types or [""]:
+        try:
+            reports[types] = run(arguments, types)
+        except (JubakoError, RuntimeError, ValueError) as error:
+            print(f"{types}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+    if len(reports) > 1:
+        print(compared(reports), flush=True)
+
+
+def compared(reports: dict[str, GpuReport]) -> str:
+    """A row for each type: ms of every step that was timed, and what of the copy bandwidth that is."""
+    steps = next(iter(reports.values())).steps
+    lines = ["| types | " + " | ".join(f"{step.width} at {step.depth:,}" for step in steps) + " |"]
+    lines.append("|---|" + "---|" * len(steps))
+    for types, report in reports.items():
+        cells = (f"{step.milliseconds:.3f}, {step.share:.0%}" for step in report.steps)
+        lines.append(f"| {types} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
