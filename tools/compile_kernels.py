@@ -41,11 +41,12 @@ from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.away import Away, Mailbox
 from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.embed import decode
-from jubako.ops.gpu.experts import Experts, Parts, Routed, add_up, parts_of
+from jubako.ops.gpu.experts import Beside, Experts, Parts, Routed, add_up, parts_of
 from jubako.ops.gpu.far_table import FarTable
+from jubako.ops.gpu.foresight import foresee
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.linear import linear
-from jubako.ops.gpu.link import link_of
+from jubako.ops.gpu.link import fetch_ahead, link_of
 from jubako.ops.gpu.matrix import Matrix, has_tensor_cores
 from jubako.ops.gpu.peer_exchange import Block, Boxes, room_of, send
 from jubako.ops.gpu.planar import LAYOUTS
@@ -179,7 +180,11 @@ def absent(tokens: int) -> None:
     addresses = np.zeros((EXPERTS, 3), np.uint64)
     [link] = link_of(mine.routed.shape, [addresses], 0, cpu)
     away = Away(0, Mailbox.of(CHOSEN, HIDDEN, cpu), torch.zeros(EXPERTS, dtype=torch.int32), link)
-    parts_of(replace(mine, away=away), room_for(tokens, HIDDEN, False, cpu), routed(tokens))
+    own, x = replace(mine, away=away), room_for(tokens, HIDDEN, False, cpu)
+    parts_of(own, x, routed(tokens))
+    parts_of(own, x, routed(tokens), beside=Beside(True, lambda: True, lambda: None))
+    foresee(routed(tokens), own)
+    fetch_ahead(link, mine.routed)
 
 
 def exchanged(tokens: int) -> None:

@@ -21,9 +21,11 @@ from jubako.measure.geometry import network_config
 from jubako.measure.synth_gpu import synthetic_network
 from jubako.measure.tensor_plan import BlockTypes
 from jubako.ops.gpu.boxes import Boxes
-from jubako.ops.gpu.experts import Experts, Routed, experts
+from jubako.ops.gpu.experts import Experts, Routed, experts, parts_of
 from jubako.ops.gpu.host import HostExperts, addresses_of
+from jubako.ops.gpu.hyper import hyper_mix
 from jubako.ops.gpu.pinned import copy_of
+from jubako.ops.gpu.route import route_experts
 from jubako.ops.gpu.slots import filled
 from jubako.place.heat import Heat
 
@@ -109,7 +111,7 @@ def test_logits_do_not_depend_on_where_experts_lie(small: Small, eager: None) ->
     for share in (0.0, 0.5, 1.0):
         boxes.share(share)
         assert np.array_equal(read(executor), want)
-    assert executor.swaps.swapped > 0 and boxes.threads.requests > 0
+    assert executor.swaps[0].swapped > 0 and boxes.threads.requests > 0
     boxes.close()
 
 
@@ -150,6 +152,44 @@ def test_bits_do_not_depend_on_where_experts_lie(small: Small, eager: None) -> N
     assert int(boxes.counts.sum()) == 3 * 2 * chosen
     assert boxes.threads.experts > 0
     assert moving.swapped > 0 and not np.array_equal(boxes.residents.where, before)
+    boxes.close()
+
+
+def test_experts_of_the_next_layer_come_early(small: Small) -> None:
+    """Those that its router names by the streams as they are lie in slots when it asks; nothing else changes."""
+    boxes = small.boxes(4)
+    boxes.foresee(2)
+    ops, chosen = small.executor(boxes).ops, small.network.config.experts_used
+    first, second = ops.weights.layers
+    generator = torch.Generator().manual_seed(6)
+    streams = torch.randn(2, small.network.config.streams, small.network.config.hidden, generator=generator).to(DEVICE)
+    with boxes.awake():
+        beside = ops.foresight.beside(first.experts, streams, chosen)
+        assert not beside.came and beside.fetch()
+        beside.wait()
+        x, _ = hyper_mix(streams, second.hc_ffn, fine=False)
+        routed = route_experts(second.experts, x, chosen)
+        plain = parts_of(second.experts, x, routed).outputs[: 2 * chosen].clone()
+        named = [id for id in dict.fromkeys(routed.ids.flatten().tolist()) if boxes.residents.where[1, id] < 0][:2]
+        link, there = second.experts.away.link, second.experts.routed
+        after = ops.foresight.beside(second.experts, streams, chosen)
+        assert after.came and not after.fetch()
+        assert link.foreseen[:3].tolist() == [2, *named]
+        own = small.network.layers[1].experts
+        wanted = filled(own.gate, own.up, own.down, DEVICE, small.source)
+        for place, id in enumerate(named):
+            for one, other in zip(there.matrices(link.ahead + place), wanted.matrices(id), strict=True):
+                assert torch.equal(one.data[: one.nbytes], other.data[: other.nbytes])
+        requests, asked = boxes.threads.requests, boxes.threads.experts
+        routed = route_experts(second.experts, x, chosen)
+        early = parts_of(second.experts, x, routed, beside=after).outputs[: 2 * chosen].clone()
+        assert torch.equal(early, plain)
+        assert sorted({int(slot) for slot in routed.slots.flatten() if slot >= link.ahead}) == [
+            link.ahead, link.ahead + 1
+        ]  # fmt: skip
+    assert boxes.mailbox.state[4:].tolist() == [2, 2]
+    absent = {id for id in routed.ids.flatten().tolist() if boxes.residents.where[1, id] < 0}
+    assert boxes.threads.experts - asked == len(absent) - 2 and boxes.threads.requests - requests <= 1
     boxes.close()
 
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised
-from .launch import COLUMNS, power_of_two
+from .launch import COLUMNS, power_of_two, without_overlap
 from .target import interpreted, release, target, wait
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Words of the mailbox, as csrc/expert_threads.h has them.
 BELL, DONE, ERROR, LAYER, TOKENS, WORDS = 0, 16, 32, 48, 49, 64
+AHEAD = 4  # experts of a layer that are fetched before it asks for them, at most (foresight.py)
 PATIENCE = 4_000_000  # looks at `done`, about a microsecond each, before the GPU gives up
 TROUBLES = {
     1: "the CPU's expert threads did not answer in time",
@@ -43,8 +44,9 @@ class Mailbox:
     ids    int32 [16, k], negative where an expert is not asked for
     x      float32 [16, H], what the experts read
     rows   float32 [16·k, H], their outputs
-    state  int32 [3] on the device: number of the latest request, that of the one to wait for (0: none), and how many of
-           1,024 absent experts the GPU fetches itself (link.py)
+    state  int32 [6] on the device: number of the latest request, that of the one to wait for (0: none), how many of
+           1,024 absent experts the GPU fetches itself (link.py), how many at most before a layer asks (foresight.py),
+           how many it has fetched so, and how many of those were asked for
     """
 
     words: torch.Tensor
@@ -66,7 +68,7 @@ class Mailbox:
             shared(COLUMNS, chosen, dtype=torch.int32),
             shared(COLUMNS, hidden, dtype=torch.float32),
             shared(COLUMNS * chosen, hidden, dtype=torch.float32),
-            torch.zeros(3, dtype=torch.int32, device=device),
+            torch.zeros(6, dtype=torch.int32, device=device),
         )
 
     def threads(self, layers: list[_cpu.ExpertLayer]) -> _cpu.ExpertThreads:
@@ -90,12 +92,18 @@ class Link:
     staging    uint8 [most, bytes of an expert's blocks]
     spare      the first of `most` slots that are nobody's
     fetched    int32 [1 + most] on the device: how many are to be fetched, and which
+    ahead      the first of AHEAD slots for what is fetched before the layer asks for it
+    foreseen   int32 [1 + AHEAD] on the device: how many those are, and which
+    early      staging for them
     """
 
     addresses: torch.Tensor
     staging: torch.Tensor
     spare: int
     fetched: torch.Tensor
+    ahead: int
+    foreseen: torch.Tensor
+    early: torch.Tensor
 
     @property
     def most(self) -> int:
@@ -153,14 +161,15 @@ def tell(word, value, FORM: tl.constexpr):
 
 @triton.jit
 def ring_kernel(
-    ids, slots, x, x_stride, words, to_ids, to_x, state, counts, layer, tokens, hidden, fetched, spare,
+    ids, slots, x, x_stride, words, to_ids, to_x, state, counts, layer, tokens, hidden, fetched, spare, foreseen, ahead,
     BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, USES: tl.constexpr, CHOSEN: tl.constexpr,
-    WIDTH: tl.constexpr, MOST: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    WIDTH: tl.constexpr, MOST: tl.constexpr, AHEAD: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One program: counts what was chosen; asks for what is absent, if anything is.
 
-    The first of the absent experts, as many as `state` says and MOST at most, are left to the GPU: they get slots from
-    `spare` on, and fetched [0] tells how many they are, fetched [1 …] which.
+    Experts that were foreseen (AHEAD > 0) are there, in slots from `ahead` on. The first of the absent ones, as many as
+    `state` says and MOST at most, are left to the GPU: they get slots from `spare` on, and fetched [0] tells how many
+    they are, fetched [1 …] which.
     """
     release(OVERLAP)
     wait(OVERLAP)
@@ -169,6 +178,15 @@ def ring_kernel(
     id = tl.load(ids + use, mask=inside, other=-1)
     tl.atomic_add(counts + id, 1, mask=id >= 0, sem="relaxed")
     absent = (id >= 0) & (tl.load(slots + use, mask=inside, other=0) < 0)
+    if AHEAD > 0:
+        came = tl.load(foreseen)
+        used = 0
+        for place in tl.static_range(AHEAD):
+            early = absent & (id == tl.load(foreseen + 1 + place)) & (place < came)
+            tl.store(slots + use, use * 0 + ahead + place, mask=early)
+            used += tl.max(early.to(tl.int32), axis=0)
+            absent = absent & ~early
+        tl.store(state + 5, tl.load(state + 5) + used)
     if MOST > 0:
         same = (id[:, None] == id[None, :]) & absent[:, None] & absent[None, :]
         earliest = tl.min(tl.where(same, use[None, :], USES), axis=1)
@@ -221,25 +239,32 @@ def collect_kernel(
         tl.store(parts + use * hidden + at, row, mask=at < hidden)
 
 
-def ring(away: Away, x: Quantised, ids: torch.Tensor, slots: torch.Tensor) -> None:
-    """Ask for the absent experts of tokens x [T, H], T up to 16; ids and slots int32 [T, k]."""
+def ring(away: Away, x: Quantised, ids: torch.Tensor, slots: torch.Tensor, foreseen: bool = False) -> None:
+    """Ask for the absent experts of tokens x [T, H], T up to 16; ids and slots int32 [T, k].
+
+    foreseen: some of them may have come already, by a stream that this one has just waited for.
+    """
     box, to, link = away.mailbox, target(ids.device), away.link
     tokens, chosen = ids.shape
     assert tokens <= COLUMNS
+    early = link is not None and foreseen
     ring_kernel[(1,)](
         ids, slots, x.x, x.x.stride(0), box.words, box.ids, box.x, box.state, away.counts, away.layer, tokens, x.width,
         ids if link is None else link.fetched, 0 if link is None else link.spare,
+        ids if link is None else link.foreseen, 0 if link is None else link.ahead,
         BELL=BELL, LAYER=LAYER, TOKENS=TOKENS, USES=power_of_two(tokens * chosen), CHOSEN=chosen,
-        WIDTH=power_of_two(x.width), MOST=0 if link is None else link.most, FORM=to.form, OVERLAP=to.overlap,
-        num_warps=8, **to.options,
+        WIDTH=power_of_two(x.width), MOST=0 if link is None else link.most, AHEAD=AHEAD if early else 0, FORM=to.form,
+        OVERLAP=to.overlap, num_warps=8, **(without_overlap(ids.device) if foreseen else to.options),
     )  # fmt: skip
 
 
-def collect(away: Away, ids: torch.Tensor, slots: torch.Tensor, parts: torch.Tensor) -> None:
-    """Wait for what was asked for; the rows of absent uses into parts [T·k …, H]."""
+def collect(away: Away, ids: torch.Tensor, slots: torch.Tensor, parts: torch.Tensor, joined: bool = False) -> None:
+    """Wait for what was asked for; the rows of absent uses into parts [T·k …, H]. joined: this stream has just waited
+    for another."""
     box, to, hidden = away.mailbox, target(ids.device), parts.shape[1]
     piece = power_of_two(hidden) if interpreted() else 1024
     collect_kernel[(-(-hidden // piece), ids.numel())](
         ids, slots, box.rows, parts, box.words, box.state, hidden, PATIENCE,
-        DONE=DONE, ERROR=ERROR, PIECE=piece, FORM=to.form, OVERLAP=to.overlap, num_warps=1, **to.options,
+        DONE=DONE, ERROR=ERROR, PIECE=piece, FORM=to.form, OVERLAP=to.overlap, num_warps=1,
+        **(without_overlap(ids.device) if joined else to.options),
     )  # fmt: skip

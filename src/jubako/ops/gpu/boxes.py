@@ -16,7 +16,7 @@ from ...arch import weights as arch
 from ...errors import MachineError
 from .away import Away, Link, Mailbox
 from .host import HostExperts
-from .link import MOST, fits, link_of
+from .link import SPARE, fits, link_of
 from .residents import Residents, spread
 from .slots import Slots
 from .stream import ExpertStream
@@ -45,7 +45,7 @@ class Boxes:
         whom get the slots."""
         self.layers, self.host = list(layers), host
         experts = layers[0].gate.shape[0]
-        self.residents = Residents(layers, host, slots, device, spare=MOST)
+        self.residents = Residents(layers, host, slots, device, spare=SPARE)
         self.residents.fill(spread(len(layers), experts) if order is None else order)
         self.stream = ExpertStream(self.residents)
         self.counts = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
@@ -78,7 +78,12 @@ class Boxes:
 
     def share(self, linked: float) -> None:
         """Of the absent experts of a step let the GPU fetch this part, where it can; from the next launch on."""
-        self.mailbox.state[2:].fill_(round(1024 * linked))
+        self.mailbox.state[2].fill_(round(1024 * linked))
+
+    def foresee(self, experts: int) -> None:
+        """Fetch up to that many experts of a layer before it asks for them, where that can be; from the next launch
+        on."""
+        self.mailbox.state[3].fill_(experts)
 
     @property
     def threads(self) -> _cpu.ExpertThreads:

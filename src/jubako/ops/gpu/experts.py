@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -96,7 +97,23 @@ class Parts:
     routed: Routed
 
 
-def parts_of(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -> Parts | PromptParts:
+@dataclass(frozen=True, slots=True, eq=False)
+class Beside:
+    """What goes on beside a layer's experts (foresight.py).
+
+    came   whether experts of this layer may have come before, by a stream that this one has just waited for
+    fetch  told when what this layer fetches was launched; whether the streams are being read
+    wait   lets this stream wait until they have been
+    """
+
+    came: bool
+    fetch: Callable[[], bool]
+    wait: Callable[[], None]
+
+
+def parts_of(
+    layer: Experts, x: Input, routed: Routed, cut: Cut | None = None, beside: Beside | None = None
+) -> Parts | PromptParts:
     """The output of every chosen expert for every token of x [T, H], and of the shared one."""
     away = layer.away
     if len(routed.ids) > COLUMNS and target(routed.ids.device).dot:
@@ -111,11 +128,14 @@ def parts_of(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -
         return Parts(in_turns(layer, away, read, routed, cut), routed)
     slots = routed.slots_in(layer.routed.table)
     routed = replace(routed, slots=slots)
-    ring(away, read, routed.ids, slots)
+    ring(away, read, routed.ids, slots, beside is not None and beside.came)
     if away.link is not None:
         fetch(away.link, layer.routed, slots.numel())
+    reads = beside is not None and beside.fetch()
     outputs = down(layer, gate_up(layer, read, routed, cut), routed, cut)
-    collect(away, routed.ids, slots, outputs)
+    if beside is not None and reads:
+        beside.wait()
+    collect(away, routed.ids, slots, outputs, reads)
     return Parts(outputs, routed)
 
 
@@ -157,9 +177,16 @@ def experts(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) ->
     return add_up(parts, torch.empty(len(routed.ids), layer.routed.shape.hidden, device=parts.outputs.device))
 
 
-def experts_combine(layer: Experts, x: Input, routed: Routed, streams: torch.Tensor, inject: torch.Tensor) -> None:
+def experts_combine(
+    layer: Experts,
+    x: Input,
+    routed: Routed,
+    streams: torch.Tensor,
+    inject: torch.Tensor,
+    beside: Beside | None = None,
+) -> None:
     """Add the experts' output to streams [T, S, H], in place, weighted by inject [T, S]."""
-    add_up(parts_of(layer, x, routed), streams, inject)
+    add_up(parts_of(layer, x, routed, beside=beside), streams, inject)
 
 
 def coarse(x: Input) -> Quantised:

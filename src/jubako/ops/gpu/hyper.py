@@ -15,7 +15,7 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, stack, store_each
 from .combine import Pending, Wide, prepared
-from .experts import Experts, Parts, Routed, add_up, parts_of
+from .experts import Beside, Experts, Parts, Routed, add_up, parts_of
 from .hyper_prompt import mix_prompt
 from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
@@ -278,6 +278,7 @@ def experts_mix(
     inject: torch.Tensor,
     mix: HyperMix,
     fine: bool = True,
+    beside: Beside | None = None,
 ) -> tuple[Quantised | Halves, torch.Tensor | None]:
     """Add the experts' output to the streams, weighted by inject [T, S], in place; then `hyper_mix`."""
-    return hyper_mix(streams, mix, fine, Pending(inject, parts_of(layer, x, routed)))
+    return hyper_mix(streams, mix, fine, Pending(inject, parts_of(layer, x, routed, beside=beside)))

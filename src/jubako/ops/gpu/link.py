@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .away import Link
+from .away import AHEAD, Link
+from .launch import without_overlap
 from .repack import BLOCKS, TYPES, form_of, grid_of, repack_tile
 from .slots import Slots, SlotShape
 from .target import release, target, wait
@@ -24,6 +25,8 @@ WORD = 16  # bytes that a thread reads at a time; experts begin and end on it
 
 
 MOST = 32  # experts fetched in a step of a layer
+SPARE = MOST + 2 * AHEAD  # slots of each shape for them, and for what comes early, of two layers
+EARLY_PROGRAMS = 24  # that fetch an expert ahead: enough for the bus, few beside what is computed meanwhile
 
 
 def fits(shape: SlotShape, addresses: np.ndarray) -> bool:
@@ -35,12 +38,17 @@ def fits(shape: SlotShape, addresses: np.ndarray) -> bool:
 
 
 def link_of(shape: SlotShape, addresses: Sequence[np.ndarray], spare: int, device: torch.device) -> list[Link]:
-    """How layers of one shape fetch experts: addresses uint64 [experts, 3] of each, spare slots from `spare` on."""
+    """How layers of one shape fetch experts: addresses uint64 [experts, 3] of each, SPARE slots from `spare` on."""
     kinds = (shape.gate, shape.up, shape.down)
     size = sum(rows * kind.row_bytes(cols) for kind, (rows, cols) in zip(kinds, shape.sizes, strict=True))
-    staging = torch.empty(MOST, size, dtype=torch.uint8, device=device)
+    staging, early = (torch.empty(count, size, dtype=torch.uint8, device=device) for count in (MOST, AHEAD))
     fetched = torch.zeros(1 + MOST, dtype=torch.int32, device=device)
-    return [Link(torch.from_numpy(a.astype(np.int64)).to(device), staging, spare, fetched) for a in addresses]
+    foreseen = torch.zeros(2, 1 + AHEAD, dtype=torch.int32, device=device)
+    made = []
+    for number, own in enumerate(addresses):
+        places, turn = torch.from_numpy(own.astype(np.int64)).to(device), number % 2
+        made.append(Link(places, staging, spare, fetched, spare + MOST + turn * AHEAD, foreseen[turn], early))
+    return made
 
 
 @triton.jit
@@ -64,19 +72,21 @@ def fetch_tile(
 @triton.jit
 def fetch_kernel(
     addresses, fetched, staging, staging_bytes, pool, slot_bytes, spare, up_at, down_at, up_raw, down_raw,
-    gate_grid, up_grid, down_grid, gate_tiles, up_tiles, gate_blocks, up_blocks, down_blocks,
+    gate_grid, up_grid, down_grid, gate_tiles, up_tiles, all_tiles, gate_blocks, up_blocks, down_blocks,
     GATE: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr, GATE_WIDTH: tl.constexpr, UP_WIDTH: tl.constexpr,
     DOWN_WIDTH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile of gate, up or down, which of the chosen). GATE, UP, DOWN: arguments of `repack_tile`."""
+    """Program (first of its tiles of gate, up and down, which of the chosen). GATE, UP, DOWN: arguments of
+    `repack_tile`."""
     release(OVERLAP)
     wait(OVERLAP)
     mine = tl.program_id(1)
-    if mine < tl.load(fetched):
-        place = addresses + tl.load(fetched + 1 + mine) * 3
-        raw = staging + mine.to(tl.int64) * staging_bytes
-        out = pool + (spare + mine).to(tl.int64) * slot_bytes
-        tile = tl.program_id(0)
+    tiles = tl.where(mine < tl.load(fetched), all_tiles, 0)
+    place = addresses + tl.load(fetched + 1 + mine) * 3
+    raw = staging + mine.to(tl.int64) * staging_bytes
+    out = pool + (spare + mine).to(tl.int64) * slot_bytes
+    for turn in range(tl.cdiv(tiles - tl.program_id(0), tl.num_programs(0))):
+        tile = tl.program_id(0) + turn * tl.num_programs(0)
         if tile < gate_tiles:
             source = tl.load(place).to(tl.pointer_type(tl.uint8))
             fetch_tile(
@@ -99,6 +109,18 @@ def fetch_kernel(
 
 def fetch(link: Link, slots: Slots, most: int) -> None:
     """Bring the chosen experts, `most` at most, into the spare slots."""
+    _fetch(link, slots, link.fetched, link.staging, link.spare, min(most, MOST), None)
+
+
+def fetch_ahead(link: Link, slots: Slots) -> None:
+    """Bring those that the layer will probably choose, by few programs. On a stream of its own."""
+    _fetch(link, slots, link.foreseen, link.early, link.ahead, AHEAD, EARLY_PROGRAMS)
+
+
+def _fetch(
+    link: Link, slots: Slots, which: torch.Tensor, staging: torch.Tensor, first: int, most: int, programs: int | None
+) -> None:
+    """programs: of each expert, by default one for a tile."""
     shape, to = slots.shape, target(slots.data.device)
     kinds, sizes = (shape.gate, shape.up, shape.down), shape.sizes
     forms = [tuple(form_of(kind).values()) for kind in kinds]
@@ -107,9 +129,10 @@ def fetch(link: Link, slots: Slots, most: int) -> None:
     raw = [rows * kind.row_bytes(cols) for kind, (rows, cols) in zip(kinds, sizes, strict=True)]
     width = [triton.next_power_of_2(BLOCKS * 32 // kind.weights * kind.bytes // 4) for kind in kinds]
     grids = [grid_of(kind.name, slots.data.device) for kind in kinds]
-    fetch_kernel[(sum(tiles), min(most, link.most))](
-        link.addresses, link.fetched, link.staging, link.staging.stride(0), slots.data, shape.bytes, link.spare,
-        shape.up_at, shape.down_at, raw[0], raw[0] + raw[1], *grids, tiles[0], tiles[1], *blocks,
+    options = to.options if programs is None else without_overlap(slots.data.device)
+    fetch_kernel[(programs or sum(tiles), most)](
+        link.addresses, which, staging, staging.stride(0), slots.data, shape.bytes, first,
+        shape.up_at, shape.down_at, raw[0], raw[0] + raw[1], *grids, tiles[0], tiles[1], sum(tiles), *blocks,
         GATE=forms[0], UP=forms[1], DOWN=forms[2], GATE_WIDTH=width[0], UP_WIDTH=width[1], DOWN_WIDTH=width[2],
-        OVERLAP=to.overlap, num_warps=4, **to.options,
+        OVERLAP=to.overlap, num_warps=4, **options,
     )  # fmt: skip
