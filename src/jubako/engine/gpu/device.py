@@ -96,7 +96,11 @@ def gpu_executor(
             if split == "halves":
                 raise
             most = rooms.index(max(rooms))
-            log.warning("%s: GPU %d and main memory are used", error, devices[most].index)
+            if tokens_that_fit(network, kv_bits, sequences, rooms[most] - card_bytes(network)) < 64:
+                log.warning("%s: main memory is used, too", error)
+                wish = Wish(context, vram, ram, None, sequences, _numbers(devices), kv_bits)
+                return _planned(network, devices, wish, progress)
+            log.warning("%s: GPU %d is used alone", error, devices[most].index)
             devices = [devices[most]]
     device = devices[0]
     import torch
@@ -108,7 +112,8 @@ def gpu_executor(
     room = tokens_that_fit(network, kv_bits, sequences, free - weights)
     name = torch.cuda.get_device_name(device)
     if room < 64:
-        return _planned(network, device, Wish(context, vram, ram, None, sequences, (device.index,), kv_bits), progress)
+        wish = Wish(context, vram, ram, None, sequences, _numbers(devices), kv_bits)
+        return _planned(network, devices, wish, progress)
     wanted = context or network.config.context_length
     near = None
     if wanted > room and context is not None:
@@ -137,10 +142,17 @@ def gpu_executor(
     return executor
 
 
+def _numbers(devices: Sequence[torch.device]) -> tuple[int, ...]:
+    return tuple(device.index for device in devices)
+
+
 def _planned(
-    network: Network, device: torch.device, wish: Wish, progress: Callable[[int, int], None] | None
+    network: Network, devices: Sequence[torch.device], wish: Wish, progress: Callable[[int, int], None] | None
 ) -> GpuExecutor:
-    """An executor with experts in slots, main memory and on the disk. Raises MachineError with what is missing."""
+    """An executor with experts in slots, main memory and on the disk. Raises MachineError with what is missing.
+
+    devices: what the plan may use.
+    """
     from ...place.here import plan_here
     from .boxed import boxed_executor
 
@@ -149,7 +161,9 @@ def _planned(
         raise MachineError(f"{plan.short or 'the plan has no place for the model on the card'}; or use device cpu")
     for note in plan.notes:
         log.warning("%s", note)
-    executor = boxed_executor(network, device, plan, progress=progress)
+    numbered = {device.index: device for device in devices}
+    used = [numbered[card.index] for card in plan.cards]
+    executor = boxed_executor(network, used, plan, progress=progress)
     executor.prepare(prompts=(min(executor.chunk, executor.context),))
     return executor
 
@@ -181,6 +195,15 @@ def near_that_fit(network: Network, kv_bits: int, sequences: int, tokens: int, r
     near = 64 * (1 + (room - few) // (many - few))
     homes = laid_out(network, kv_bits, sequences, tokens, near).homes if near > 0 else None
     return near if homes is not None and homes.host_bytes < usable_memory() else 0
+
+
+def what_fits(network: Network, kv_bits: int, sequences: int, free: int) -> str:
+    """What to ask for on a card with so many free bytes."""
+    held = card_bytes(network)
+    room = tokens_that_fit(network, kv_bits, sequences, free - RESERVE - held)
+    if room < 64:
+        return f"the weights alone take {held / 1e9:.1f} GB; ask for a smaller file, or the CPU"
+    return f"a context of {room} tokens would fit"
 
 
 def state_bytes(network: Network, kv_bits: int, sequences: int, tokens: int) -> int:

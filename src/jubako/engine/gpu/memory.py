@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -26,9 +26,14 @@ def video_bytes(devices: Sequence[torch.device]) -> int:
     return sum(torch.cuda.get_device_properties(device).total_memory for device in on_gpus(devices))
 
 
-def too_little(devices: Sequence[torch.device], what: str, error: BaseException) -> MachineError:
+def too_little(
+    devices: Sequence[torch.device], what: str, error: BaseException, advice: Callable[[int], str] | None = None
+) -> MachineError:
     """What to raise when video memory ran out with `error`. What was taken meanwhile is given back first; the fullest
-    card is named."""
+    card is named.
+
+    advice: says what would fit where so many bytes are free.
+    """
     traceback.clear_frames(error.__traceback__)  # they hold what was taken
     gc.collect()
     torch.cuda.empty_cache()
@@ -36,7 +41,5 @@ def too_little(devices: Sequence[torch.device], what: str, error: BaseException)
     free, total = torch.cuda.mem_get_info(device)
     name = torch.cuda.get_device_name(device)
     card = name if len(devices) == 1 else f"{name} ({device.index})"
-    return MachineError(
-        f"{what} does not fit: {free / 1e9:.1f} of {card}'s {total / 1e9:.1f} GB are free; "
-        "ask for a smaller context, a smaller file, or the CPU"
-    )
+    said = advice(free) if advice is not None else "ask for a smaller context, a smaller file, or the CPU"
+    return MachineError(f"{what} does not fit: {free / 1e9:.1f} of {card}'s {total / 1e9:.1f} GB are free; {said}")
