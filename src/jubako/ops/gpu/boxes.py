@@ -24,6 +24,8 @@ from .stream import ExpertStream
 if TYPE_CHECKING:
     from ... import _cpu
 
+EARLY = 2  # experts of a layer fetched before it asks: what the link brings while the layer attends
+
 
 class Boxes:
     """The experts of a run of layers.
@@ -50,6 +52,7 @@ class Boxes:
         self.stream = ExpertStream(self.residents)
         self.counts = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
         self.mailbox = Mailbox.of(chosen, layers[0].gate.shape[-1], device)
+        self.foresee(EARLY)
         self.links = self._links()
         self._threads: _cpu.ExpertThreads | None = self.mailbox.threads(self._native())
 
