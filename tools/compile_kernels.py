@@ -29,6 +29,7 @@ from triton.runtime.jit import JITFunction
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+import draft_kernels
 import state_kernels
 from descriptors import check_descriptors
 
@@ -224,7 +225,7 @@ def families() -> dict[str, Callable[[], Any]]:
         "prompt: experts": lambda: parts_of(layer(), torch.zeros(32, HIDDEN), routed(32)),
         "prompt: mix": lambda: hyper_mix(torch.zeros(32, STREAMS, HIDDEN), mix()),
     }
-    named |= state_kernels.families()
+    named |= state_kernels.families() | draft_kernels.families()
     for name in LAYOUTS:
         named[f"decoding {name}"] = lambda name=name: decode(matrix(name, 64, HIDDEN), torch.zeros(64, HIDDEN))
     for name in repack.TYPES:
