@@ -72,7 +72,7 @@ class Bench:
         self.rng = np.random.default_rng(0)
         self.results: list[Measured] = []
         self.step(2)
-        self.say(f"network; fetching an expert takes {1e6 * self.executor.swaps.balance.fetching:.1f} µs")
+        self.say(f"network; fetching an expert takes {1e6 * self.executor.swaps[0].balance.fetching:.1f} µs")
 
     def say(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.started:6.1f} s] {text}", flush=True)
@@ -102,19 +102,19 @@ class Bench:
         for own, new in zip(self.executor.ops.weights.layers, network.layers, strict=True):
             routers = (new.experts.router, new.experts.shared_router)
             own.experts.router[0].data.copy_(matrix(routers, self.device, source).data)
-        heat = self.executor.swaps.heat
+        heat = self.executor.swaps[0].heat
         self.executor.desk.meanwhile = None
         heat.read(self.boxes.counts.cpu().numpy())
         heat.values[:] = 0
         self.step(self.arguments.learn)
         heat.read(self.boxes.counts.cpu().numpy())
-        self.executor.desk.meanwhile = self.executor.swaps.between
+        self.executor.desk.meanwhile = self.executor.swaps[0].between
         return heat.order()
 
     def measure(self, routing: Routing, slots: int, width: int = 1) -> None:
         """Time steps once the share has settled."""
         threads, steps = self.boxes.threads, self.arguments.steps
-        self.executor.swaps.balance.set(0.5)
+        self.executor.swaps[0].balance.set(0.5)
         self.step(24, width)
         before = threads.requests, threads.seconds
         uses, absent = self._uses()
@@ -126,7 +126,7 @@ class Bench:
         hits = 1 - (now_absent - absent) / (now_uses - uses)
         free, total = torch.cuda.mem_get_info(self.device)
         video = total - free - (max(self.arguments.slots) - slots) * next(iter(self.boxes.residents.pools)).bytes
-        share = self.executor.swaps.balance.share
+        share = self.executor.swaps[0].balance.share
         self.results.append(
             Measured(
                 routing, slots, width, 1000 * each, width / each, hits, share, 1e6 * seconds / max(requests, 1), video
@@ -152,7 +152,7 @@ class Bench:
             self.settle(slots, order)
             self.measure("skewed", slots)
         self.measure("skewed", self.arguments.slots[-1], width=4)
-        self.say(f"{self.executor.swaps.swapped} experts changed places meanwhile")
+        self.say(f"{self.executor.swaps[0].swapped} experts changed places meanwhile")
         print(table(self.results), flush=True)
         self.boxes.close()
 

@@ -6,6 +6,8 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +17,14 @@ pytest.importorskip("triton")
 
 from jubako.arch.network import Network
 from jubako.arch.weights import load_network
-from jubako.engine.gpu import boxed
+from jubako.engine.gpu import boxed, warm
 from jubako.engine.gpu.executor import GpuExecutor
 from jubako.errors import MachineError
 from jubako.files import open_model
 from jubako.ops.gpu.boxes import Boxes
 from jubako.ops.gpu.slots import filled
 from jubako.place import store as stores
+from jubako.place.heat import Heat
 from jubako.place.plan import Card, Plan
 from jubako.place.resident import expert_layers, routed, tensors_of
 from jubako.place.where import Files
@@ -93,6 +96,66 @@ def test_bits_do_not_depend_on_the_boxes(network: Network, monkeypatch: pytest.M
         assert boxes.threads.requests > 0
         boxes.close()
     assert told[-1][0] == told[-1][1] == sum(t.nbytes for e in expert_layers(network) for t in routed(e))
+
+
+def on_two_cards(network: Network) -> Plan:
+    """The first layer on one, all others on the other, which has the same number if there is but one."""
+    plan = plan_of(network, 1 << 30)
+    return replace(plan, cards=(Card(0, 0, 1, 1 << 33), Card(1, 1, len(plan.slots), 1 << 33)))
+
+
+def test_each_card_has_its_layers_and_slots(network: Network) -> None:
+    """As the order says: the second card's last expert first. What it lacks comes from the whole's main memory."""
+    plan, layers = on_two_cards(network), expert_layers(network)
+    store = stores.ExpertStore(network, Files(tensors_of(network)), plan.expert_ram)
+    host, last = boxed.pinned_experts(store), network.config.experts - 1
+    order = np.array([[layer, last - expert] for expert in range(last + 1) for layer in range(len(layers))], np.int32)
+    runs = [range(card.first, card.last) for card in plan.cards]
+    made = boxed.boxes_of(network, [DEVICE, DEVICE], runs, plan, host, order)
+    assert [own.residents.where.shape[0] for own in made] == [1, len(layers) - 1]
+    for own, run in zip(made, runs, strict=True):
+        assert ((own.residents.where >= 0).sum(1) == plan.slots[0]).all() and (own.residents.where[:, last] >= 0).all()
+        assert np.array_equal(own.host.addresses, host.addresses[run.start : run.stop])
+        wanted = layers[run.start]
+        mine, _ = own.of(wanted)
+        whole = filled(wanted.gate, wanted.up, wanted.down, DEVICE)
+        slot = int(own.residents.where[0, last])
+        for one, other in zip(mine.matrices(slot), whole.matrices(last), strict=True):
+            assert torch.equal(one.data[: one.nbytes], other.data[: other.nbytes])
+        own.close()
+
+
+def test_what_was_used_on_each_card_is_remembered(
+    network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "use_file", lambda network: tmp_path / "use.npy")
+    monkeypatch.setattr(warm, "atexit", SimpleNamespace(register=lambda work: None))
+    rows = len(expert_layers(network))
+    swaps: list[Any] = [SimpleNamespace(heat=Heat(count, network.config.experts, 2)) for count in (1, rows - 1)]
+    for own, value in zip(swaps, (1.0, 2.0), strict=True):
+        own.heat.values[:] = value
+    warm.remember(swaps, network)
+    swaps[1].keep()
+    again: list[Any] = [SimpleNamespace(heat=Heat(count, network.config.experts, 2)) for count in (rows - 1, 1)]
+    warm.remember(again, network)
+    assert again[0].heat.values[0, 0] == 1.0 and (again[0].heat.values[1:] == 2.0).all()
+    assert (again[1].heat.values == 2.0).all()
+
+
+@pytest.mark.skipif(not CUDA, reason="takes minutes in the interpreter")
+def test_bits_do_not_depend_on_the_cards(network: Network) -> None:
+    """Two cards with slots of their own; one GPU plays both where there is one."""
+    resident = read(GpuExecutor(network, DEVICE, kv_bits=16, context=CONTEXT, sequences=2))
+    cards = [torch.device("cuda", card % torch.cuda.device_count()) for card in range(2)]
+    executor = boxed.boxed_executor(network, cards, on_two_cards(network))
+    assert np.array_equal(read(executor), resident)
+    prompts = []
+    for made in (executor, GpuExecutor(network, DEVICE, kv_bits=16, context=CONTEXT)):
+        prompts.append(made.forward(list(range(1, 60)), made.new_state(CONTEXT), last_only=True))
+    assert np.abs(prompts[0] - prompts[1]).max() <= 2e-2 * np.abs(prompts[1]).max()
+    for own in executor.boxes:
+        assert own.threads.requests > 0
+        own.close()
 
 
 def test_memory_that_is_gone_meanwhile(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:

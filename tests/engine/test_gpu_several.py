@@ -122,20 +122,21 @@ def test_halves_are_taken_where_they_are_measured_to_pay(machine: pytest.MonkeyP
         jubako.load(tiny / "tiny-bf16.gguf", split="both")
 
 
-def test_a_model_too_large_for_all_cards_goes_on_with_one(
+def test_a_model_too_large_for_all_cards_lies_in_main_memory_too(
     machine: pytest.MonkeyPatch, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = load_network(open_model([tiny / "tiny-bf16.gguf"]))
     machine.setattr(torch.cuda, "mem_get_info", lambda device: ((70 + number(device)) * 10**9, 80 * 10**9))
     machine.setattr(gpu_device, "tokens_that_fit", lambda *arguments: 0)
-    machine.setattr(gpu_device, "_planned", lambda network, device, wish, progress: (device.index, wish.gpus))
+    machine.setattr(gpu_device, "_planned", lambda network, devices, wish, progress: (devices, wish.gpus))
 
     def refuse(*arguments: object) -> None:
         raise MachineError("too large")
 
     machine.setattr(several, "cards_executor", refuse)
     with caplog.at_level(logging.WARNING):
-        assert gpu_device.gpu_executor(network, 8, None, gpus=(0, 2)) == (2, (2,))
-    assert "too large: GPU 2 and main memory are used" in caplog.text
+        both = [torch.device("cuda", 0), torch.device("cuda", 2)]
+        assert gpu_device.gpu_executor(network, 8, None, gpus=(0, 2)) == (both, (0, 2))
+    assert "too large: main memory is used, too" in caplog.text
     with pytest.raises(MachineError, match="too large"):
         gpu_device.gpu_executor(network, 8, None, gpus=(0, 2), split="halves")

@@ -148,10 +148,17 @@ def test_two_cards_share_the_layers() -> None:
     assert {box.name for box in plan.boxes} == {"VRAM 0", "VRAM 1", "RAM", "SSD"}
 
 
-def test_cards_that_do_not_hold_it_together_leave_one_with_main_memory() -> None:
+def test_cards_that_do_not_hold_it_together_share_main_memory() -> None:
+    """Each with slots of its own layers; one card alone where experts are on the SSD, too."""
     plan = make_plan(census(), machine(2), Wish(vram=20 * GB, ram=100 * GB))
     kept(plan)
-    assert [card.index for card in plan.cards] == [0] and "GPU 0 and main memory" in plan.notes[0]
+    assert [(card.index, card.first, card.last) for card in plan.cards] == [(0, 0, 24), (1, 24, 49)]
+    alone = make_plan(census(), machine(1), Wish(vram=20 * GB, ram=100 * GB))
+    assert not plan.resident and min(plan.slots) > max(alone.slots)
+    assert plan.expert_ram == census().expert_bytes and not plan.reads_ssd
+    less = make_plan(census(), machine(2), Wish(vram=20 * GB, ram=24 * GB))
+    kept(less)
+    assert [card.index for card in less.cards] == [0] and "of them GPU 0 is used" in less.notes[0]
     one = make_plan(census(), machine(2), Wish(vram=80 * GB))
     assert [card.index for card in one.cards] == [0] and one.resident
     both = make_plan(census(), machine(2), Wish(vram=80 * GB, gpus=(1, 0)))

@@ -1,9 +1,12 @@
-"""An executor for a card that does not hold all experts: slots as planned, pinned memory, and the disk for the rest."""
+"""An executor for cards that do not hold all experts: slots as planned, pinned memory, and the disk for the rest.
+
+Of several cards each has the slots of its own layers, and what these lack comes over its own link.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -17,6 +20,7 @@ from ...errors import MachineError
 from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.far_table import FarTable
 from ...ops.gpu.host import HostExperts
+from ...ops.gpu.ops import on_device
 from ...ops.gpu.pinned import Pinned
 from ...ops.gpu.table import HostTable
 from ...place.memory import usable_memory
@@ -24,7 +28,7 @@ from ...place.plan import Plan
 from ...place.resident import expert_layers, tensors_of
 from ...place.store import ExpertStore
 from ...place.where import Files
-from .executor import GpuExecutor
+from .executor import PIECES, GpuExecutor
 from .load import FileSource
 from .warm import last_order, remember
 
@@ -35,39 +39,73 @@ Progress = Callable[[int, int], None]
 
 def boxed_executor(
     network: Network,
-    device: torch.device,
+    device: torch.device | Sequence[torch.device],
     plan: Plan,
     *,
     order: np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> GpuExecutor:
-    """Laid out as `plan` says; with as much context as the card keeps.
+    """Laid out on the plan's cards as it says; with as much context as they keep.
 
     order [n, 2]: (layer, expert), the first of whom get the slots; those used most last time by default. progress: told
     bytes of experts read and to be read. Raises MachineError where memory or a file fails.
     """
+    devices = [device] if isinstance(device, torch.device) else list(device)
     files = Files(tensors_of(network))
     store = ExpertStore(network, files, plan.expert_ram)
     host = pinned_experts(store, progress)
-    layers = expert_layers(network)
-    order = last_order(network) if order is None else order
-    boxes = Boxes(layers, host, sum(plan.slots), network.config.experts_used, device, order)
+    runs = [range(card.first, card.last) for card in plan.cards]
+    boxes = boxes_of(network, devices, runs, plan, host, last_order(network) if order is None else order)
     if not store.whole:
-        boxes.threads.set_source(_cpu.StoreSource(store.native))
-    source = FileSource(device)
+        assert len(boxes) == 1  # who reads the file for the threads counts all layers
+        boxes[0].threads.set_source(_cpu.StoreSource(store.native))
+    several, count = len(devices) > 1, len(network.layers)
+    sources = [FileSource(device) for device in devices]
     try:
         executor = GpuExecutor(
-            network, device, kv_bits=plan.kv_bits, context=plan.context, tokens=plan.kv_tokens,
-            near=plan.kv_tokens_vram, sequences=plan.sequences, source=source,
-            host_table=partial(_table, network, files, device), boxes=boxes,
+            network, devices, kv_bits=plan.kv_bits, context=plan.context, tokens=plan.kv_tokens,
+            near=None if several else plan.kv_tokens_vram, sequences=plan.sequences, source=sources,
+            runs=[range(run.start, min(run.stop, count)) for run in runs] if several else None,
+            host_table=partial(_table, network, files, devices[_injects(network, runs)]), boxes=boxes,
         )  # fmt: skip
     finally:
-        source.close()
-    executor.chunk = executor.piece = plan.chunk
-    _cpu.set_threads(max(plan.threads - 1, 1))  # the host's own thread wants one: 15 of 16 were 5 to 10 % faster
-    executor.swaps.balance.set(plan.link_share)
+        for source in sources:
+            source.close()
+    executor.piece = plan.chunk
+    executor.chunk = PIECES * plan.chunk if several else plan.chunk
+    # the host's own threads want one a card: 15 of 16 were 5 to 10 % faster
+    _cpu.set_threads(max(plan.threads - len(devices), 1))
+    for swaps in executor.swaps:
+        swaps.balance.set(plan.link_share)
     remember(executor.swaps, network)
     return executor
+
+
+def boxes_of(
+    network: Network,
+    devices: Sequence[torch.device],
+    runs: Sequence[range],
+    plan: Plan,
+    host: HostExperts,
+    order: np.ndarray | None,
+) -> list[Boxes]:
+    """Of each card those of its run of layers, with as many slots as the plan gives them."""
+    layers, made = expert_layers(network), []
+    for device, run in zip(devices, runs, strict=True):
+        mine = None
+        if order is not None:
+            mine = order[(order[:, 0] >= run.start) & (order[:, 0] < run.stop)] - np.array([run.start, 0], order.dtype)
+        slots = sum(plan.slots[run.start : run.stop])
+        with on_device(device):
+            own = Boxes(layers[run.start : run.stop], host.part(run), slots, network.config.experts_used, device, mine)
+        made.append(own)
+    return made
+
+
+def _injects(network: Network, runs: Sequence[range]) -> int:
+    """Which card has the layer that injects n-grams."""
+    layer = next((index for index, layer in enumerate(network.layers) if layer.ngram is not None), 0)
+    return next(card for card, run in enumerate(runs) if layer in run)
 
 
 def pinned_experts(store: ExpertStore, progress: Progress | None = None) -> HostExperts:

@@ -10,12 +10,13 @@ Whoever runs a step does so on the last card. The cards before join in by events
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from ...arch.network import Network
+from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.columns import Columns
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.ops import GpuOps, on_device
@@ -48,6 +49,10 @@ class Earlier:
         """See `Passage.send`."""
         return self.passage.send(streams)
 
+    def awake(self) -> AbstractContextManager[Any]:
+        """See `GpuOps.awake`."""
+        return self.ops.awake()
+
     @contextmanager
     def ordered(self) -> Iterator[None]:
         """See `GpuOps.ordered`."""
@@ -67,18 +72,21 @@ def open_cards(
     runs: Sequence[range],
     source: Source | Sequence[Source] | None = None,
     direct: bool | None = None,
+    boxes: Sequence[Boxes] = (),
     **options: Any,
 ) -> list[GpuOps]:
     """The operations of each card, which holds a run of layers. options: of `GpuOps`.
 
-    source: gives tensors on the device, one for each card where there are several; direct: see `Passage`.
+    source: gives tensors on the device, one for each card where there are several; direct: see `Passage`; boxes: of
+    each card, if at all.
     """
     assert [index for run in runs for index in run] == list(range(len(network.layers)))
     cards: list[GpuOps] = []
     for place, (device, run) in enumerate(zip(devices, runs, strict=True)):
+        own = boxes[place] if boxes else None
         given = source[place] if isinstance(source, Sequence) else source
         with on_device(device):
-            ops = GpuOps(network, device, layers=run, source=given, **options)
+            ops = GpuOps(network, device, layers=run, source=given, boxes=own, **options)
         if cards:
             ops.before = Earlier(cards[-1], device, direct)
         cards.append(ops)

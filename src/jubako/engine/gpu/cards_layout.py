@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...arch.network import Network
+from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.ops import GpuOps
 from ...ops.gpu.peer_pool import CardsPool
@@ -21,16 +22,18 @@ def lay_out(
     devices: Sequence[torch.device],
     runs: Sequence[range] | None,
     source: Source | Sequence[Source] | None,
+    boxes: Sequence[Boxes] = (),
     **options: Any,
 ) -> tuple[list[GpuOps], StatePool | CardsPool]:
     """The cards that a prompt passes through, the last of which has the head; and the memory of sequences on all.
 
-    runs: the layers of each device; None: all on the only one, or every layer on both. options: of `GpuOps`.
+    runs: the layers of each device; None: all on the only one, or every layer on both. boxes: of each device, where not
+    all experts are to lie there. options: of `GpuOps`.
     """
     if runs is None and len(devices) > 1:
         head, twins = open_twins(network, devices, source, **options)
         cards, pools = [head], [ops.pool for ops in (*twins, head)]
     else:
-        cards = open_cards(network, devices, runs or [range(len(network.layers))], source, **options)
+        cards = open_cards(network, devices, runs or [range(len(network.layers))], source, boxes=boxes, **options)
         pools = [ops.pool for ops in cards]
     return cards, pools[0] if len(pools) == 1 else CardsPool(pools)

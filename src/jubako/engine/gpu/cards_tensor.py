@@ -11,7 +11,8 @@ for half the bytes of one card; text agrees with one card's within rounding, as 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,6 +67,12 @@ class Twins:
         self._lane = Lane(first, second)
         self._on: tuple[OnCard, OnCard] = (self._lane, cards[1].on_card)
         self.ordered, self.capturing = self._lane.ordered, self._lane.capturing
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """See `GpuOps.awake`."""
+        with self.cards[0].awake(), self.cards[1].awake():
+            yield
 
     def streams(self, columns: Columns) -> torch.Tensor:
         """Run columns through all layers; the streams [T, S, H] on the second card."""

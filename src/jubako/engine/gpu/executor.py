@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..plan import SharedMemory, prefix_budget
 from .cards import read_pieces
 from .cards_layout import lay_out
 from .compile import compiling
+from .device import what_fits
 from .draft import Drafts
 from .graph import Desk, Graphs
 from .memory import allocated, too_little, video_bytes
@@ -76,18 +77,20 @@ class GpuExecutor:
         source: Source | Sequence[Source] | None = None,
         host_table: TablePlace = False,
         runs: Sequence[range] | None = None,
-        boxes: Boxes | None = None,
+        boxes: Boxes | Sequence[Boxes] | None = None,
     ) -> None:
         """context: of one sequence, at most (the network's by default); tokens: cached by all together (`context` by
         default); near: of these, those whose keys and values lie in video memory (all by default); sequences: at once,
         one of them a spare for a session that starts anew; runs: the layers of each device where there are several,
-        None for every layer on two of them; boxes: has the routed experts where not all are to lie on the one device.
+        None for every layer on two of them; boxes: of each device, has the routed experts of its layers where not all
+        are to lie there.
 
         Raises MachineError when it does not fit.
         """
         self.config = network.config
         self.context = context = context or self.config.context_length
         self.devices = devices = [device] if isinstance(device, torch.device) else list(device)
+        self.boxes = boxes = [boxes] if isinstance(boxes, Boxes) else list(boxes or ())
         before = allocated(devices)
         try:
             self.cards, self.pool = lay_out(
@@ -95,7 +98,8 @@ class GpuExecutor:
                 kv_bits=kv_bits, host_table=host_table, boxes=boxes, near=near,
             )  # fmt: skip
         except torch.cuda.OutOfMemoryError as error:
-            raise too_little(devices, f"the model with {tokens or context} tokens of context", error) from error
+            fits = partial(what_fits, network, kv_bits, sequences) if len(devices) == 1 else None
+            raise too_little(devices, f"the model with {tokens or context} tokens of context", error, fits) from error
         self.ops = self.cards[-1]
         if len(self.cards) > 1:
             self.chunk = PIECES * self.piece
@@ -108,9 +112,9 @@ class GpuExecutor:
         graphs = Graphs(self.ops, self.desk)
         self.steps = Steps(self.ops, graphs)
         self._drafts = Drafts(self.ops, graphs) if self.drafts else None
-        if boxes is not None:
-            self.swaps = Swaps(boxes, Heat(len(boxes.layers), self.config.experts, self.config.experts_used))
-            self.desk.meanwhile = self.swaps.between
+        self.swaps = [Swaps(own, Heat(len(own.layers), self.config.experts, self.config.experts_used)) for own in boxes]
+        if boxes:
+            self.desk.meanwhile = self._swap
             self.desk.sleep_while_waiting()  # a thread that spins beside those that compute halves their speed
         self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.desk.on_gpu else []
 
@@ -158,7 +162,7 @@ class GpuExecutor:
         if len(self.cards) > 1 and rest and len(ids) > self.piece and rest <= STEP_COLUMNS:
             read = [self.forward(part, state, last_only=last_only) for part in (ids[:-rest], ids[-rest:])]
             return read[1] if last_only else np.concatenate(read)
-        length = STEP_COLUMNS if self.ops.boxes is not None and len(ids) <= SHORT else self.chunk
+        length = STEP_COLUMNS if self.boxes and len(ids) <= SHORT else self.chunk
         if len(ids) > length:
             parts = [ids[start : start + length] for start in range(0, len(ids), length)]
             read = [self.forward(part, state, last_only=last_only) for part in parts]
@@ -168,23 +172,27 @@ class GpuExecutor:
         try:
             result = self._read_prompt(ids, state, last_only)
         except torch.cuda.OutOfMemoryError as error:
-            self._read_less()
-            raise too_little(self.devices, f"reading {len(ids)} tokens at once", error) from error
+            less = self._read_less()
+            raise too_little(self.devices, f"reading {len(ids)} tokens at once", error, less) from error
         state.read(len(ids))
         return result
 
-    def _read_less(self) -> None:
-        """Read prompts in shorter chunks from now on."""
+    def _read_less(self) -> Callable[[int], str] | None:
+        """Read prompts in shorter chunks from now on; says so, unless they are as short as can be."""
+        before = self.chunk
         if len(self.cards) > 1:
             self.piece = max(LEAST_CHUNK, self.piece // 2)
             self.chunk = PIECES * self.piece
         else:
             self.chunk = max(LEAST_CHUNK, self.chunk // 2)
+        return None if self.chunk == before else lambda free: f"the next prompt is read {self.chunk} tokens at a time"
 
     def _read_prompt(self, ids: Sequence[int], state: GpuState, last_only: bool) -> np.ndarray:
         ops, length = self.ops, self.piece if len(self.cards) > 1 else len(ids)
-        if ops.boxes is not None:
-            ops.boxes.stream.begin()
+        for card in self.cards:
+            if card.boxes is not None:
+                with card.on_card():
+                    card.boxes.stream.begin()
         host = torch.tensor(list(ids), dtype=torch.int32)
         uploaded = [host.to(card.device) for card in self.cards]
         pieces = [
@@ -246,6 +254,11 @@ class GpuExecutor:
         """See `Drafts.launch`."""
         assert self._drafts is not None
         self._drafts.launch(parts, depth)
+
+    def _swap(self) -> None:
+        for card, swaps in zip(self.cards, self.swaps, strict=True):
+            with card.on_card():
+                swaps.between()
 
     def _tick(self, index: int) -> None:
         if self._clock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,16 +32,22 @@ def last_order(network: Network) -> np.ndarray | None:
     return heat.order() if heat.load(use_file(network)) else None
 
 
-def remember(swaps: Swaps, network: Network) -> None:
-    """Go on from what is known, and keep it now and then and at the end."""
+def remember(swaps: Sequence[Swaps], network: Network) -> None:
+    """Go on from what is known, and keep it now and then and at the end. swaps: of the cards, in the layers' order."""
     file = use_file(network)
-    swaps.heat.load(file)
+    whole = Heat(len(expert_layers(network)), network.config.experts, network.config.experts_used)
+    if whole.load(file):
+        ends = np.cumsum([len(own.heat.values) for own in swaps])
+        for own, values in zip(swaps, np.split(whole.values, ends[:-1]), strict=True):
+            own.heat.values[:] = values
 
     def save() -> None:
+        np.concatenate([own.heat.values for own in swaps], out=whole.values)
         try:
-            swaps.heat.save(file)
+            whole.save(file)
         except OSError as error:
             log.warning("which experts are used could not be kept for the next start: %s", error)
 
-    swaps.keep = save
+    for own in swaps:
+        own.keep = save
     atexit.register(save)

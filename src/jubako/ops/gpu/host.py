@@ -35,6 +35,15 @@ class HostExperts:
         else:
             yield from self.bring(layer, experts)
 
+    def part(self, layers: range) -> HostExperts:
+        """Those of some layers, counted from the first of these."""
+
+        def bring(layer: int, experts: np.ndarray) -> Iterator[slice]:
+            return self.present(layers.start + layer, experts)
+
+        addresses = self.addresses[layers.start : layers.stop]
+        return HostExperts(addresses, self.keep, self.fixed, None if self.bring is None else bring)
+
     @classmethod
     def of(cls, layers: Sequence[arch.Experts], device: torch.device) -> HostExperts:
         """Those of a file: copies in pinned memory for a GPU, else where they are."""
