@@ -1,8 +1,11 @@
 """Prompt speed when most experts lie in main memory: a random full-size network on one GPU, few experts in slots.
 
     python tools/bench_prompts.py --out results [--slots 480] [--prompts 8192,16384,65536] [--chunk 16384]
+    python tools/bench_prompts.py --out results --vram 12G
 
-Prompts are cut into chunks of at most `--chunk` tokens. copied false: nothing is copied, for what the link costs.
+Prompts are cut into chunks of at most `--chunk` tokens. copied false: nothing is copied, for what the link costs. With
+`--vram` slots, context and chunks are those of the plan for a card of that size, as `jubako --vram` would lay them out,
+and torch may not take more.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from jubako.engine.gpu.device import open_gpu
+from jubako.arch.network import Network
+from jubako.engine.gpu.device import free_bytes, open_gpu
 from jubako.engine.gpu.executor import GpuExecutor
 from jubako.measure.geometry import network_config
 from jubako.measure.synth_gpu import synthetic_network
@@ -29,12 +33,21 @@ from jubako.measure.synth_host import synthetic_host
 from jubako.measure.tensor_plan import BlockTypes
 from jubako.ops.gpu.boxes import Boxes
 from jubako.ops.gpu.stream import ExpertStream
+from jubako.place.census import take_census
+from jubako.place.fit import make_plan
+from jubako.place.machine import Machine
+from jubako.place.plan import Wish
 from jubako.place.resident import routed
+from jubako.place.sizes import parse_size
+
+RATES = Path(__file__).parents[1] / "tests/data/machines/h200.json"
+RAM = 64 * 10**9  # bytes of main memory of the planned machine
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A prompt read from an empty context. peak: bytes of the card in use at most; link: bytes/s of experts copied."""
+    """A prompt read from an empty context. peak: bytes of tensors at most; used: of the card afterwards, with what
+    torch keeps and the driver's own; link: bytes/s of experts copied."""
 
     tokens: int
     chunk: int
@@ -42,6 +55,7 @@ class Measured:
     seconds: float
     tokens_per_second: float
     peak: int
+    used: int
     link: float
 
 
@@ -66,8 +80,10 @@ class Bench:
         self.config = network_config(
             layers=arguments.layers, experts=arguments.experts, context=context, ngram_rows=100_000
         )
-        host = synthetic_host(self.config, self.device, types, arguments.distinct)
         network, source = synthetic_network(self.config, self.device, types)
+        if arguments.vram is not None:
+            self.plan(network)
+        host = synthetic_host(self.config, self.device, types, arguments.distinct)
         layers = [layer.experts for layer in network.layers]
         self.boxes = Boxes(layers, host, arguments.slots, self.config.experts_used, self.device)
         self.executor = GpuExecutor(
@@ -80,6 +96,17 @@ class Bench:
         )
         self.results: list[Measured] = []
         self.say(f"ready; a pass brings {self.absent_bytes / 1e9:.1f} GB of experts")
+
+    def plan(self, network: Network) -> None:
+        """Take slots and chunks from the plan, and hold torch to it."""
+        vram = parse_size(self.arguments.vram)
+        free_bytes(self.device, vram)
+        machine = Machine.from_json(json.loads(RATES.read_text()))
+        plan = make_plan(take_census(network), machine, Wish(self.config.context_length, vram, RAM))
+        if plan.short:
+            raise SystemExit(plan.short)
+        self.arguments.slots, self.arguments.chunk = sum(plan.slots), plan.chunk
+        self.say(f"planned: {self.arguments.slots} slots, chunks of {plan.chunk}")
 
     def say(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.started:6.1f} s] {text}", flush=True)
@@ -97,8 +124,8 @@ class Bench:
             seconds = time.perf_counter() - start
             state.close()
         link = -(-tokens // chunk) * self.absent_bytes / seconds if copied else 0.0
-        peak = torch.cuda.max_memory_allocated(self.device)
-        self.results.append(Measured(tokens, chunk, copied, seconds, tokens / seconds, peak, link))
+        peak, (free, total) = torch.cuda.max_memory_allocated(self.device), torch.cuda.mem_get_info(self.device)
+        self.results.append(Measured(tokens, chunk, copied, seconds, tokens / seconds, peak, total - free, link))
         self.say(json.dumps(asdict(self.results[-1])))
 
     def run(self) -> None:
@@ -120,6 +147,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=480)
     parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=[8192, 16384, 65536])
     parser.add_argument("--chunk", type=int, default=16384)
+    parser.add_argument("--vram", help="of a card, like 12G")
     parser.add_argument("--distinct", type=int, default=8, help="layers whose experts differ; the others share theirs")
     parser.add_argument("--types", default="")
     parser.add_argument("--layers", type=int, default=48)
