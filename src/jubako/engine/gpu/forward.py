@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from ...ops.gpu.columns import Columns
+from ...ops.gpu.foresight import FIRST_LAYERS
 from ...ops.gpu.ops import GpuOps
 from ...ops.gpu.state import AttentionMemory, GdnMemory
 
-FIRST_LAYERS = 2  # of a step, whose kernels start first
 Mixed = tuple[Any, torch.Tensor | None]  # what a block reads, and how strongly each stream takes what it gives
 
 

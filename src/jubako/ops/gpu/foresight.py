@@ -25,7 +25,7 @@ from .launch import COLUMNS, power_of_two, without_overlap
 from .link import fetch_ahead
 from .route import route_experts
 
-FIRST_LAYERS = 2  # of a step, whose graph is one of its own: nothing may be under way at its end
+FIRST_LAYERS = 2  # of a step, whose graph is its own and starts first: nothing may be under way at its end
 
 
 @triton.jit
