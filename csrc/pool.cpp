@@ -100,7 +100,8 @@ private:
                     sequence = sequence_.load();
                     until = std::chrono::steady_clock::now() + spin_time;
                 }
-                for (int i = 0; i < 16; ++i) _mm_pause();
+                const int pauses = awake_.load(std::memory_order_relaxed) > 0 ? 4 : 16;
+                for (int i = 0; i < pauses; ++i) _mm_pause();
             }
             for (int limit = limit_.load(); index >= limit - 1; limit = limit_.load()) futex(&limit_, FUTEX_WAIT_PRIVATE, limit);
             sleepers_.fetch_add(1);
