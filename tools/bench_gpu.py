@@ -12,6 +12,7 @@ import argparse
 import gc
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -37,7 +38,7 @@ DEPTHS = (0, 16 << 10, 64 << 10, 131 << 10, 250 << 10)
 WIDTHS = (1, 4)
 PROMPTS = (512, 4 << 10, 64 << 10, 250 << 10)
 SEQUENCES = 8  # that run together
-PARTS = "steps,prompts,drafts,together,resume"
+PARTS = "steps,prompts,drafts,together,resume,disk"
 STEPS = {"steps", "drafts", "together", "compile"}  # parts that need graphs
 
 
@@ -123,6 +124,9 @@ def run(arguments: argparse.Namespace, types: str) -> GpuReport:
             attempt(report.steps, partial(bench.steps, 4096, sequences, sequences=sequences))
     if "resume" in only:
         attempt(report.resumed, partial(bench.resumed, 64 << 10))
+    if "disk" in only:
+        with tempfile.TemporaryDirectory(dir=arguments.disk) as folder:
+            attempt(report.disk, partial(bench.from_disk, 64 << 10, Path(folder)))
     attempt(report.memory, partial(bench.memory, "after steps"))
     if "prompts" in only:
         prompts([n for n in arguments.prompts if n <= 8192], 3)
@@ -151,6 +155,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=numbers, default=list(PROMPTS))
     parser.add_argument("--repeats", type=int, default=7, help="runs of sixteen steps, of which the median counts")
     parser.add_argument("--only", default=PARTS, help=f"of {PARTS}; compile: none of them")
+    parser.add_argument("--disk", type=Path, help="a folder on the disk that saved states are timed on")
     parser.add_argument("--profile", action="store_true", help="the kernels of the first and last depth")
     parser.add_argument("--trace", action="store_true", help="a file that a browser opens")
     parser.add_argument("--draft", action="store_true", help="with a draft layer: time speculative steps too")

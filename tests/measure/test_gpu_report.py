@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from jubako.measure.gpu_figures import GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
+from jubako.measure.gpu_figures import DiskTime, GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
 from jubako.measure.gpu_profile import KernelTime, stage_of, stages
 from jubako.measure.gpu_report import markdown
 
@@ -17,6 +17,7 @@ def report() -> GpuReport:
     made.prompts.append(PromptTime(4096, 0, 0.25, 16384.0))
     made.speculative.append(SpeculativeTime(0, 3, 5.5, 1.25, 5.4, 5.6, kernels))
     made.resumed.append(ResumeTime(65536, 20.0, 10.0, 14.0))
+    made.disk.append(DiskTime(65536, 1_250_000_000, 0.75, 400.0, 410.0))
     return made
 
 
@@ -28,6 +29,7 @@ def test_every_figure_has_its_place() -> None:
         "| 4,096 | 0 | 0.250 | 16,384 |",
         "| 0 | 3 | 5.500 | 1.250 | 5.400 | 5.600 |",
         "| 65,536 | 20.0 | 10.0 | 14.0 |",
+        "| 65,536 | 1.25 | 0.75 | 400 | 410 |",
         "| linear_kernel | dense products | 9 | 10.00 | 90.0 |",
         "- dense products: 0.090 ms",
     ):

@@ -21,8 +21,9 @@ from ..engine.gpu.executor import GpuExecutor
 from ..ops.gpu.columns import Part, step_table
 from ..ops.gpu.sequence import GpuState
 from ..ops.gpu.state import AttentionMemory
-from .gpu_figures import GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
+from .gpu_figures import DiskTime, GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
 from .gpu_profile import KernelTime, kernel_times, stages
+from .gpu_saved import from_disk, resumed
 from .traffic import expert_bytes, traffic
 
 COPY_BYTES = 4 << 30
@@ -116,10 +117,10 @@ class GpuBench:
         """Time steps of `width` columns, shared by the sequences, after `depth` tokens."""
         self.note(f"{width} columns of {sequences} sequences at depth {depth}")
         desk, runner, each = self.executor.desk, self.executor.steps, width // sequences
-        with self._states(sequences, depth) as states:
+        with self.states(sequences, depth) as states:
             for state in states:
                 state.reserve(min(depth + each * steps * (repeats + 4), state.context))
-            ids = self._ids(each)
+            ids = self.ids(each)
             table = step_table([Part(ids, state.slot, depth, 0, 0) for state in states])
 
             def several(count: int = steps) -> None:
@@ -160,10 +161,10 @@ class GpuBench:
         self.note(f"{drafts} drafts at depth {depth}")
         executor, desk = self.executor, self.executor.desk
         whole, drafting, engine = [], [], []
-        with self._states(1, depth) as [state]:
-            executor.step([(self._ids(1), state)])
+        with self.states(1, depth) as [state]:
+            executor.step([(self.ids(1), state)])
             for run in range(repeats + 3):
-                wish = DraftWish(self._ids(1)[0], state, drafts)
+                wish = DraftWish(self.ids(1)[0], state, drafts)
                 started = time.perf_counter()
                 found = executor.speculate([wish])
                 if run >= 3:
@@ -172,15 +173,15 @@ class GpuBench:
                 state.keep(2)
             answer = Answer(Request("", (0,), SamplingParams(), max_tokens=10 * repeats), self._context)
             text = Speculation(answer, state, [], DraftOptions(drafts, fixed=True))
-            text.columns = self._ids(1)
+            text.columns = self.ids(1)
             costs = Costs()
             for _ in range(repeats):
                 started = time.perf_counter()
                 [rows] = verify(executor, costs, [text])
                 text.accept(rows)
                 engine.append(1000 * (time.perf_counter() - started))
-            first = [Part(self._ids(2), state.slot, state.position - 1, 0, 0)]
-            columns = [Part(self._ids(1 + drafts), state.slot, state.position + 1, 0, 0)]
+            first = [Part(self.ids(2), state.slot, state.position - 1, 0, 0)]
+            columns = [Part(self.ids(1 + drafts), state.slot, state.position + 1, 0, 0)]
             desk.write(step_table(columns), step_table(first))
             tables = desk.tables.clone()
 
@@ -197,33 +198,20 @@ class GpuBench:
             kernels = kernel_times(guess, 3) if profiled else []
         return SpeculativeTime(depth, drafts, median(whole), median(drafting), device, median(engine), kernels)
 
-    def resumed(self, depth: int, repeats: int = 3) -> ResumeTime:
-        """Time a checkpoint after `depth` tokens, and a sequence that begins with it; the best of some."""
-        self.note(f"resuming {depth} tokens")
-        executor, ids = self.executor, np.zeros(depth, np.int32)
-        saves, resumes, firsts = [], [], []
-        with self._states(2, depth) as [one, other]:
-            for _ in range(repeats + 1):
-                started = time.perf_counter()
-                saved = executor.save(one)
-                saves.append(1000 * (time.perf_counter() - started))
-                saved.content()  # what a thread still brings to main memory
-                after = time.perf_counter()
-                executor.resume(other, saved, ids)
-                resumed = time.perf_counter()
-                executor.step([(self._ids(1), other)])
-                firsts.append(1000 * (time.perf_counter() - after))
-                resumes.append(1000 * (resumed - after))
-                other.reset()
-                executor.ops.pool.pages.release(saved.pages)
-        return ResumeTime(depth, min(saves[1:]), min(resumes[1:]), min(firsts[1:]))
+    def resumed(self, depth: int) -> ResumeTime:
+        """See `gpu_saved.resumed`."""
+        return resumed(self, depth)
+
+    def from_disk(self, depth: int, folder: Path) -> DiskTime:
+        """See `gpu_saved.from_disk`."""
+        return from_disk(self, depth, folder)
 
     def prompt(self, tokens: int, depth: int = 0, repeats: int = 3) -> PromptTime:
         """Time a prompt of `tokens` after `depth` others: the median of `repeats` after one that warms up."""
         self.note(f"prompt of {tokens} after {depth}")
-        ids = self._ids(tokens)
+        ids = self.ids(tokens)
         times = []
-        with self._states(1, depth) as [state]:
+        with self.states(1, depth) as [state]:
             for run in range(repeats + (1 if repeats > 1 else 0)):
                 _take_as_read(state, depth)
                 torch.cuda.synchronize()
@@ -236,8 +224,8 @@ class GpuBench:
 
     def prompt_kernels(self, tokens: int) -> list[KernelTime]:
         """The kernels of one prompt chunk from an empty context."""
-        ids = self._ids(tokens)
-        with self._states(1, 0) as [state]:
+        ids = self.ids(tokens)
+        with self.states(1, 0) as [state]:
 
             def read() -> None:
                 self.executor.forward(ids, state, last_only=True)
@@ -245,7 +233,7 @@ class GpuBench:
             return kernel_times(read, 1)
 
     @contextmanager
-    def _states(self, count: int, depth: int) -> Iterator[list[GpuState]]:
+    def states(self, count: int, depth: int) -> Iterator[list[GpuState]]:
         """States that have read `depth` random tokens."""
         states = [self.executor.new_state(self._context) for _ in range(count)]
         try:
@@ -263,7 +251,8 @@ class GpuBench:
     def _context(self) -> int:
         return self.executor.ops.pool.context
 
-    def _ids(self, count: int) -> list[int]:
+    def ids(self, count: int) -> list[int]:
+        """Random tokens."""
         ids: Sequence[int] = self.generator.integers(0, self.network.config.vocabulary, count).tolist()
         return list(ids)
 

@@ -70,6 +70,18 @@ class ResumeTime:
 
 
 @dataclass(frozen=True)
+class DiskTime:
+    """A state after `depth` tokens on disk: bytes of its file, seconds until it was written, milliseconds until a new
+    store had read it, and until the first token."""
+
+    depth: int
+    size: int
+    write_seconds: float
+    read: float
+    first_token: float
+
+
+@dataclass(frozen=True)
 class Memory:
     """Of the card at some moment, beyond weights and state.
 
@@ -101,6 +113,7 @@ class GpuReport:
     prompt_kernels: list[KernelTime] = field(default_factory=list)  # of a chunk
     speculative: list[SpeculativeTime] = field(default_factory=list)
     resumed: list[ResumeTime] = field(default_factory=list)
+    disk: list[DiskTime] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""

@@ -43,6 +43,12 @@ def markdown(report: GpuReport) -> str:
     if report.resumed:
         lines += ["", "| tokens | checkpoint, ms | resumed | first token |", "|---|---|---|---|"]
         lines += [f"| {r.depth:,} | {r.save:.1f} | {r.resume:.1f} | {r.first_token:.1f} |" for r in report.resumed]
+    if report.disk:
+        lines += ["", "| tokens on disk | GB | written, s | read, ms | first token, ms |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {d.depth:,} | {d.size / 1e9:.2f} | {d.write_seconds:.2f} | {d.read:.0f} | {d.first_token:.0f} |"
+            for d in report.disk
+        ]
     for step in report.steps:
         if step.kernels:
             lines += ["", f"## {step.width} columns at depth {step.depth:,}", ""]
