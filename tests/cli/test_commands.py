@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from jubako.cli import _explain
+from jubako.cli import _explain, app
 from jubako.cli.start import arguments
 from jubako.cli.stream import _BetweenTokens
 from jubako.errors import TemplateError
@@ -90,6 +91,14 @@ def test_errors_are_one_clear_line_and_exit_code_1(words: tuple[str, ...], says:
 def test_wrong_usage_has_exit_code_2() -> None:
     assert jubako("run", "--no-such-option", "x").returncode == 2
     assert jubako("nonsense").returncode == 2
+
+
+def test_bench_on_a_gpu_is_told_of_types_and_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr("jubako.cli.bench_gpu.bench_gpu", lambda *all: given.extend(all))
+    words = ["bench", "--device", "cuda", "--synth", "--types", "dense=Q6_K", "--drafts", "3", "--depths", "0,16K"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert given[3] == [0, 16384] and given[-2:] == ["dense=Q6_K", 3]
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "chat", "inspect", "synth", "bench"])

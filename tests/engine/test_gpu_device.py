@@ -137,3 +137,22 @@ def test_running_out_of_memory_names_the_card_and_gives_back(with_cuda: pytest.M
     assert str(raised.value).startswith(
         "reading 4096 tokens at once does not fit: 0.5 of Card's 24.0 GB are free; ask for a smaller context"
     )
+
+
+def test_a_model_that_runs_out_of_memory_says_what_would_fit(with_cuda: pytest.MonkeyPatch, network: Network) -> None:
+    """In the middle of loading; the advice counts what is free then."""
+    from jubako.engine.gpu import executor
+
+    def lay_out(*arguments: object, **options: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    needed = gpu_device.card_bytes(network) + gpu_device.state_bytes(network, 8, 2, 640)
+    with_cuda.setattr(executor, "lay_out", lay_out)
+    with_cuda.setattr(torch.cuda, "empty_cache", lambda: None)
+    with_cuda.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (needed + gpu_device.RESERVE, 24 * 10**9))
+    with pytest.raises(MachineError, match=r"the model with 4096 tokens of context does not fit: .* 640 tokens would"):
+        executor.GpuExecutor(network, torch.device("cuda"), context=4096)
+    with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (gpu_device.RESERVE, 24 * 10**9))
+    with pytest.raises(MachineError, match=r"the weights alone take 0\.0 GB; ask for a smaller file, or the CPU"):
+        executor.GpuExecutor(network, torch.device("cuda"), context=4096)

@@ -261,6 +261,7 @@ def bench(
     fill: Annotated[str, typer.Option(help="How a context is filled: read like a prompt, or random.")] = "random",
     isa: Annotated[str | None, typer.Option(help="Instruction set, avx2 or avx512; else the best.")] = None,
     synth: Annotated[bool, typer.Option("--synth", help="On a GPU: a random network of full size, no file.")] = False,
+    types: Annotated[str, typer.Option(help="With --synth: block types, as `jubako synth` takes them.")] = "",
     profile: Annotated[Path | None, typer.Option(help="On a GPU: write a trace that a browser opens.")] = None,
     drafts: Annotated[
         int | None, typer.Option(min=1, max=15, help="Also measure so many drafts, on real text.")
@@ -276,7 +277,9 @@ def bench(
         from .bench_gpu import bench_gpu
 
         cards = (_numbers(gpus), _bytes("--vram", vram))
-        bench_gpu(files or [], synth, cards, parse_depths(depths), prompt, repeat, kv_bits, profile, json)
+        bench_gpu(
+            files or [], synth, cards, parse_depths(depths), prompt, repeat, kv_bits, profile, json, types, drafts
+        )
         return
     if not files:
         raise RequestError("bench takes a model file")
