@@ -26,6 +26,24 @@ using Bytes = nb::ndarray<nb::numpy, uint8_t>;
 using Ids = Array<const int32_t, 1>;
 using PartTuple = std::tuple<int, int64_t, int64_t, int64_t>;
 
+// Keeps the routers' bytes.
+struct StoredSource : StoreSource {
+    StoredSource(std::shared_ptr<ExpertStore> store, std::vector<Weight> routers, int chosen, std::vector<StoredWeight> bytes)
+        : StoreSource(std::move(store), std::move(routers), chosen), kept(std::move(bytes)) {}
+    std::vector<StoredWeight> kept;
+};
+
+void init_source(StoredSource* self, std::shared_ptr<ExpertStore> store, const std::vector<const StoredWeight*>& routers, int chosen) {
+    require(routers.empty() || static_cast<int>(routers.size()) == store->layers(), "routers are none, or one a layer");
+    require(routers.empty() || (chosen > 0 && chosen <= store->experts()), "chosen lies between 1 and the number of experts");
+    std::vector<StoredWeight> kept;
+    for (const StoredWeight* router : routers) {
+        require(router->rows == store->experts() && router->cols == routers[0]->cols, "a router has a row for each expert");
+        kept.push_back(*router);
+    }
+    new (self) StoredSource(std::move(store), std::vector<Weight>(kept.begin(), kept.end()), chosen, kept);
+}
+
 // Keeps what the server reads and writes.
 struct StoredServer {
     Array<uint32_t, 1> words;
@@ -218,8 +236,9 @@ void bind_store(nanobind::module_& m) {
                          return std::make_tuple(c.asked, c.missed, c.expected, c.expected_in_vain);
                      },
                      "Experts asked for, of those read when asked for; read because expected, of those never asked for.");
-    nb::class_<StoreSource, ExpertSource>(m, "StoreSource", "Lets a store bring what `ExpertThreads` are asked for.")
-        .def("__init__", [](StoreSource* self, std::shared_ptr<ExpertStore> store) { new (self) StoreSource(std::move(store)); }, "store"_a);
+    nb::class_<StoredSource, ExpertSource>(m, "StoreSource", "Lets a store bring what `ExpertThreads` are asked for.")
+        .def("__init__", &init_source, "store"_a, "routers"_a = std::vector<const StoredWeight*>{}, "chosen"_a = 0,
+             "routers [experts, hidden] of all layers, and how many experts a token chooses: to read ahead what the next layer may ask for.");
     m.def("store_shapes", [](const std::vector<std::array<PartTuple, PARTS>>& layers) { return shapes_of(layers_of(layers)); }, "layers"_a,
           "The shape of each layer's experts, as a number, and the bytes of a frame of each shape.");
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "experts.h"
 #include "pool.h"
@@ -60,6 +61,7 @@ void ExpertThreads::run() {
             store(mailbox_.words + done_word, answered = rung);
             seconds.store(seconds.load() + std::chrono::duration<double>(Clock::now() - start).count());
             requests.fetch_add(1);
+            if (trouble == Trouble::none) foresee();
         } else if (awake_.load(std::memory_order_relaxed) > 0) {
             _mm_pause();
         } else {
@@ -108,11 +110,25 @@ Trouble ExpertThreads::answer() {
     return Trouble::none;
 }
 
+void ExpertThreads::foresee() {
+    ExpertSource* source = source_.load();
+    if (source == nullptr || std::exchange(foreseen_, true)) return;
+    const int64_t tokens = load(mailbox_.words + tokens_word), hidden = layers_[0].gate.cols;
+    read_.clear();
+    for (int64_t t = 0; t < tokens; ++t) {
+        const int32_t* ids = mailbox_.ids + t * mailbox_.chosen;
+        if (std::any_of(ids, ids + mailbox_.chosen, [](int32_t id) { return id >= 0; })) read_.insert(read_.end(), mailbox_.x + t * hidden, mailbox_.x + (t + 1) * hidden);
+    }
+    source->foresee(static_cast<int>(load(mailbox_.words + layer_word)), read_.data(), static_cast<int64_t>(read_.size()) / hidden);
+}
+
 bool ExpertThreads::in_memory(int layer, const int32_t* experts, int64_t count) {
     const uint64_t* addresses = layers_[layer].addresses;
+    foreseen_ = false;
     auto missing = [&](int32_t e) { return load(addresses + 3 * e) == 0 || load(addresses + 3 * e + 1) == 0 || load(addresses + 3 * e + 2) == 0; };
     if (ExpertSource* source = source_.load()) source->want(layer, experts, count);
     else return std::none_of(experts, experts + count, missing);
+    if (std::any_of(experts, experts + count, missing)) foresee();
     const auto until = Clock::now() + patience;
     while (std::any_of(experts, experts + count, missing)) {
         if (over_.load(std::memory_order_relaxed) || Clock::now() > until) return false;

@@ -29,6 +29,9 @@ public:
     virtual ~ExpertSource() = default;
     virtual void want(int layer, const int32_t* experts, int64_t count) = 0;
     virtual void end() = 0;
+    // x [tokens, hidden] is what a layer's experts read: once a request, when there is time, between `want` and the wait for what
+    // it brings, or when the answer is given. For guessing what comes next.
+    virtual void foresee(int /*layer*/, const float* /*x*/, int64_t /*tokens*/) {}
 };
 
 // A layer's experts. gate, up and down tell types and sizes; addresses[3e], [3e + 1] and [3e + 2] where the matrices of expert e
@@ -66,9 +69,12 @@ private:
     void run();
     Trouble answer();
     bool in_memory(int layer, const int32_t* experts, int64_t count);
+    void foresee();
 
     Mailbox mailbox_;
     std::vector<ExpertLayer> layers_;
+    bool foreseen_ = true;    // what the latest request means for the next
+    std::vector<float> read_;  // x of the tokens that it is about
     std::atomic<ExpertSource*> source_{nullptr};
     std::atomic<int> awake_{0};
     std::atomic<uint32_t> wakes_{0};

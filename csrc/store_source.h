@@ -10,31 +10,30 @@
 namespace jubako {
 
 // Holds the experts of the latest request until the next one. Used by one thread.
+//
+// routers: of each layer [experts, hidden], or none. What a layer's experts read goes through the next layer's router, too;
+// what that says is read when the disk has nothing else to do. Guessing ends when too few guesses are asked for.
 class StoreSource : public ExpertSource {
 public:
-    explicit StoreSource(std::shared_ptr<ExpertStore> store) : store_(std::move(store)) {}
+    explicit StoreSource(std::shared_ptr<ExpertStore> store, std::vector<Weight> routers = {}, int chosen = 0)
+        : store_(std::move(store)), routers_(std::move(routers)), chosen_(chosen) {}
     ~StoreSource() override { let_go(); }
 
-    void want(int layer, const int32_t* experts, int64_t count) override {
-        let_go();
-        if (layer <= layer_) store_->step();  // the network's next pass
-        store_->used(layer, experts, std::vector<double>(static_cast<size_t>(count), 1.0).data(), static_cast<int>(count), false);
-        const int held = store_->hold(layer, experts, static_cast<int>(count));
-        layer_ = layer;
-        held_.assign(experts, experts + held);
-    }
-
+    void want(int layer, const int32_t* experts, int64_t count) override;
+    void foresee(int layer, const float* x, int64_t tokens) override;
     void end() override { let_go(); }
 
 private:
-    void let_go() {
-        store_->release(layer_, held_.data(), static_cast<int>(held_.size()));
-        held_.clear();
-    }
+    void let_go();
+    bool pays() const;
 
     std::shared_ptr<ExpertStore> store_;
+    std::vector<Weight> routers_;
+    int chosen_;
     int layer_ = 0;
-    std::vector<int32_t> held_;
+    std::vector<int32_t> held_, ids_, likely_;
+    std::vector<int> uses_;
+    std::vector<float> logits_, weights_;
 };
 
 }  // namespace jubako

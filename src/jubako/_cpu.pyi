@@ -533,7 +533,11 @@ class ExpertSource:
 class StoreSource(ExpertSource):
     """Lets a store bring what `ExpertThreads` are asked for."""
 
-    def __init__(self, store: ExpertStore) -> None: ...
+    def __init__(self, store: ExpertStore, routers: Sequence[Weight] = (), chosen: int = 0) -> None:
+        """
+        routers [experts, hidden] of all layers, and how many experts a token chooses: to read ahead what the next layer
+        may ask for.
+        """
 
 def store_shapes(layers: Sequence[Sequence[tuple[int, int, int, int]]]) -> tuple[list[int], list[int]]:
     """The shape of each layer's experts, as a number, and the bytes of a frame of each shape."""

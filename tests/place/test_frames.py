@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -191,31 +192,77 @@ def test_what_is_held_stays(tmp_path: Path) -> None:
     assert len(stored.there(0)) + len(stored.there(1)) == 3
 
 
+class Asking:
+    """A GPU's side of the words that both see, for two layers of a store."""
+
+    def __init__(self, stored: Stored, source: _cpu.StoreSource) -> None:
+        self.words, self.ids = np.zeros(64, np.uint32), np.full((16, 2), -1, np.int32)
+        self.x = np.random.default_rng(5).standard_normal((16, HIDDEN), np.float32)
+        self.rows = np.zeros((32, HIDDEN), np.float32)
+        addresses = stored.store.addresses
+        layers = [_cpu.ExpertLayer([0, 0, 0], SIZE, HIDDEN, SIZE, addresses[layer]) for layer in (0, 1)]
+        self.threads = _cpu.ExpertThreads(self.words, self.ids, self.x, self.rows, layers)
+        self.threads.set_source(source)
+        self.threads.begin()
+
+    def ask(self, layer: int, chosen: list[list[int]]) -> None:
+        """Ask, and wait for the answer."""
+        self.ids[: len(chosen)] = chosen
+        number = self.words[0] + 1
+        self.words[48:50] = layer, len(chosen)
+        self.words[0] = number
+        wait(lambda: self.words[16] == number)
+        assert self.words[32] == 0
+
+    def close(self) -> None:
+        self.threads.end()
+        self.threads.close()
+
+
+def wait(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not done() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert done()
+
+
 def test_threads_that_answer_a_gpu_get_experts_from_the_file(tmp_path: Path) -> None:
     """Requests through the words that both sides see, for more experts than there are frames."""
     stored = Stored(tmp_path, frames=3)
-    words = np.zeros(64, np.uint32)
-    ids, x = np.full((16, 2), -1, np.int32), np.random.default_rng(5).standard_normal((16, HIDDEN), np.float32)
-    rows = np.zeros((32, HIDDEN), np.float32)
-    layers = [_cpu.ExpertLayer([0, 0, 0], SIZE, HIDDEN, SIZE, stored.store.addresses[layer]) for layer in (0, 1)]
-    threads = _cpu.ExpertThreads(words, ids, x, rows, layers)
-    threads.set_source(_cpu.StoreSource(stored.store))
-    threads.begin()
-    for number, (layer, chosen) in enumerate([(0, [1, 2]), (1, [3, 0]), (0, [4, 5]), (0, [2, 7])], 1):
-        ids[0] = chosen
-        words[48:50] = layer, 1
-        words[0] = number
-        until = time.monotonic() + 10
-        while words[16] != number and time.monotonic() < until:
-            time.sleep(0.001)
-        assert words[16] == number and words[32] == 0
+    asking = Asking(stored, _cpu.StoreSource(stored.store))
+    for layer, chosen in [(0, [1, 2]), (1, [3, 0]), (0, [4, 5]), (0, [2, 7])]:
+        asking.ask(layer, [chosen])
         gate, up, down = (_weight(part) for part in stored.stacks[layer])
         for rank, expert in enumerate(chosen):
-            alone = _cpu.experts(gate, up, down, x[:1], np.array([[expert]], np.int32), np.ones((1, 1), np.float32))
-            assert np.array_equal(rows[rank], alone[0])
-    threads.end()
-    threads.close()
+            one = np.array([[expert]], np.int32)
+            alone = _cpu.experts(gate, up, down, asking.x[:1], one, np.ones((1, 1), np.float32))
+            assert np.array_equal(asking.rows[rank], alone[0])
+    asking.close()
     assert stored.store.error == ""
+
+
+def test_what_the_next_layer_may_ask_for_is_read_ahead(tmp_path: Path) -> None:
+    """What the next layer's router makes of the tokens that a request is about, and of no others."""
+    stored = Stored(tmp_path, frames=12)
+    router = np.random.default_rng(6).standard_normal((EXPERTS, HIDDEN), np.float32)
+    asking = Asking(stored, _cpu.StoreSource(stored.store, [_weight(np.zeros_like(router)), _weight(router)], 2))
+    asking.ask(0, [[1, 2], [-1, -1], [-1, 5]])
+    logits = asking.x[:3] @ router.T
+    wanted = {int(expert) for token in (0, 2) for expert in np.argsort(-logits[token])[:2]}
+    wait(lambda: stored.there(1) == wanted)
+    asking.ask(1, [sorted(wanted)[:2]])
+    asked, missed, expected, in_vain = stored.store.counts
+    assert (asked, missed, expected, in_vain) == (5, 3, len(wanted), 0)
+    assert not stored.there(0) - {1, 2, 5}, "the last layer has none after it"
+    asking.close()
+
+
+def test_routers_that_do_not_fit(tmp_path: Path) -> None:
+    stored = Stored(tmp_path, frames=2)
+    right = _weight(np.zeros((EXPERTS, HIDDEN), np.float32))
+    for routers, chosen in (([right], 2), ([right, _weight(np.zeros((3, HIDDEN), np.float32))], 2), ([right] * 2, 0)):
+        with pytest.raises(ValueError, match=r"router|chosen"):
+            _cpu.StoreSource(stored.store, routers, chosen)
 
 
 def test_refuses_what_is_not_there(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from ...place.plan import Plan
 from ...place.resident import expert_layers, tensors_of
 from ...place.store import ExpertStore
 from ...place.where import Files
+from ...quant import BY_NAME, encode
 from .executor import PIECES, GpuExecutor
 from .load import FileSource
 from .warm import last_order, remember
@@ -58,7 +59,8 @@ def boxed_executor(
     boxes = boxes_of(network, devices, runs, plan, host, last_order(network) if order is None else order)
     if not store.whole:
         assert len(boxes) == 1  # who reads the file for the threads counts all layers
-        boxes[0].threads.set_source(_cpu.StoreSource(store.native))
+        source = _cpu.StoreSource(store.native, routers_of(network), network.config.experts_used)
+        boxes[0].threads.set_source(source)
     several, count = len(devices) > 1, len(network.layers)
     sources = [FileSource(device) for device in devices]
     try:
@@ -69,8 +71,8 @@ def boxed_executor(
             host_table=partial(_table, network, files, devices[_injects(network, runs)]), boxes=boxes,
         )  # fmt: skip
     finally:
-        for source in sources:
-            source.close()
+        for each in sources:
+            each.close()
     executor.piece = plan.chunk
     executor.chunk = PIECES * plan.chunk if several else plan.chunk
     # the host's own threads want one a card: 15 of 16 were 5 to 10 % faster
@@ -100,6 +102,17 @@ def boxes_of(
             own = Boxes(layers[run.start : run.stop], host.part(run), slots, network.config.experts_used, device, mine)
         made.append(own)
     return made
+
+
+def routers_of(network: Network) -> list[_cpu.Weight]:
+    """Each layer's router, for guessing which experts to read ahead: a quarter of the file's bytes, in RAM."""
+    routers = []
+    for experts in expert_layers(network):
+        router, kind = experts.router, BY_NAME["Q8_0"]
+        if router.shape[-1] % kind.weights:
+            kind = BY_NAME["F32"]
+        routers.append(_cpu.Weight(encode(kind, router.decoded()), kind.id))
+    return routers
 
 
 def _injects(network: Network, runs: Sequence[range]) -> int:
