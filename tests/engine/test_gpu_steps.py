@@ -216,7 +216,9 @@ def test_a_prompt_that_does_not_fit_is_read_in_smaller_chunks_next_time(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**8, 10**9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card")
     state = executor.new_state(256)
-    says = r"reading 150 tokens at once does not fit: 0\.1 of Card.s 1\.0 GB are free; the next prompt is read 100 tokens"
+    says = (
+        r"reading 150 tokens at once does not fit: 0\.1 of Card.s 1\.0 GB are free; the next prompt is read 100 tokens"
+    )
     with pytest.raises(MachineError, match=says):
         executor.forward([1] * 150, state, last_only=True)
     assert executor.forward([1] * 150, state, last_only=True).shape == (1, VOCABULARY)

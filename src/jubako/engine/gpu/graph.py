@@ -25,7 +25,7 @@ class Desk:
 
     step, draft  int32 [ROWS, 16] on the device: the tables of a step and of a pass of the draft layer (ops.gpu.columns)
     likeliest    int32 [16]: of a step's columns, -1 where numbers broke down
-    drafts       int32 [15, 16]: by turn and part
+    drafts       int32 [15, 16]: by turn and part; both in main memory, where kernels write to
     logits       float32 [16, vocabulary] of the last pass
     meanwhile    what the host does when passes are under way, before it waits for them
     """
@@ -37,10 +37,9 @@ class Desk:
         self.step, self.draft = self.tables
         self._tables = torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
         self._written = self._tables.numpy()
-        self.found = torch.zeros(COLUMNS, COLUMNS, dtype=torch.int32, device=device)
-        self.likeliest, self.drafts = self.found[0], self.found[1:]
-        self._found = torch.zeros(COLUMNS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
-        self._read = self._found.numpy()
+        found = torch.zeros(COLUMNS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
+        self.likeliest, self.drafts = found[0], found[1:]
+        self._found = found.numpy()
         self.logits = torch.zeros(COLUMNS, vocabulary, device=device)
         self._logits = torch.zeros(COLUMNS, vocabulary, pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
@@ -71,13 +70,12 @@ class Desk:
         self.draft[0].copy_(self._tables[1, 0], non_blocking=True)
 
     def fetch(self) -> np.ndarray:
-        """Wait for the passes before; `likeliest` and `drafts` as one array [16, 16], valid until the next call."""
-        self._found.copy_(self.found, non_blocking=True)
+        """Wait for the passes before; `likeliest` and `drafts` as one array [16, 16], valid until the next pass."""
         if self.meanwhile is not None:
             self.meanwhile()
         self._wait()
         self._passes += 1
-        return self._read
+        return self._found
 
     def logits_of(self, first: int, likeliest: Sequence[int]) -> Logits:
         """Logits of the last pass from row `first` on, which lie here until they are read or `fetch` comes again."""

@@ -17,21 +17,29 @@ import triton.language as tl
 
 from ...ops.gpu.carry import keep_streams
 from ...ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
-from ...ops.gpu.launch import COLUMNS
+from ...ops.gpu.launch import COLUMNS, overlapped, power_of_two
 from ...ops.gpu.ops import GpuOps
+from ...ops.gpu.route import largest_of, token_of
+from ...ops.gpu.target import release, target, wait
 from .forward import logits
 from .graph import Graphs
 
 
 @triton.jit
 def _advance(
-    table, ids, likeliest, width, COLUMNS: tl.constexpr, IDS: tl.constexpr, POSITION: tl.constexpr, COUNT: tl.constexpr,
-    BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr, SLOT: tl.constexpr, PART_SLOT: tl.constexpr,
+    table, best, pieces, likeliest, width, SIZE: tl.constexpr, COLUMNS: tl.constexpr, IDS: tl.constexpr,
+    POSITION: tl.constexpr, COUNT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
+    SLOT: tl.constexpr, PART_SLOT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Leave the ids for the host, and the table after this one if all columns are kept."""
+    """Leave the likeliest ids for the host, and the table after this one if all columns are kept."""
+    release(OVERLAP)
+    wait(OVERLAP)
     c = tl.arange(0, COLUMNS)
     inside = c < width
-    id = tl.load(ids + c, mask=inside, other=0).to(tl.int32)
+    p = tl.arange(0, SIZE)
+    there = inside[:, None] & (p < pieces)[None, :]
+    keys = tl.load(best + c[:, None] * pieces + p[None, :], mask=there, other=-9223372036854775808)
+    id = token_of(tl.max(keys, axis=1)).to(tl.int32)
     tl.store(likeliest + c, id, mask=inside)
     tl.store(table + IDS * COLUMNS + c, tl.maximum(id, 0), mask=inside)
     slots = tl.load(table + SLOT * COLUMNS + c)
@@ -66,8 +74,9 @@ class Steps:
         streams = yield from logits(ops, columns, desk.logits[:width])
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
+        best = largest_of(desk.logits[:width])
         _advance[(1,)](
-            desk.step, ops.argmax(desk.logits[:width]), desk.likeliest, width, COLUMNS=COLUMNS, IDS=IDS,
-            POSITION=POSITION, COUNT=COUNT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, SLOT=SLOT,
-            PART_SLOT=PART_SLOT, num_warps=1,
+            desk.step, best, best.shape[1], desk.likeliest, width, SIZE=power_of_two(best.shape[1]), COLUMNS=COLUMNS,
+            IDS=IDS, POSITION=POSITION, COUNT=COUNT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, SLOT=SLOT,
+            PART_SLOT=PART_SLOT, OVERLAP=target(best.device).overlap, num_warps=4, **overlapped(best.device),
         )  # fmt: skip
