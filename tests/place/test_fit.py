@@ -159,10 +159,12 @@ def test_cards_that_do_not_hold_it_together_share_main_memory() -> None:
     less = make_plan(census(), machine(2), Wish(vram=20 * GB, ram=24 * GB))
     kept(less)
     assert [card.index for card in less.cards] == [0] and "of them GPU 0 is used" in less.notes[0]
-    one = make_plan(census(), machine(2), Wish(vram=80 * GB))
-    assert [card.index for card in one.cards] == [0] and one.resident
-    both = make_plan(census(), machine(2), Wish(vram=80 * GB, gpus=(1, 0)))
-    assert [card.index for card in both.cards] == [1, 0]
+    for gpus in ((0, 1), (1, 0), None):
+        both = make_plan(census(), machine(2), Wish(vram=80 * GB, gpus=gpus))
+        assert tuple(card.index for card in both.cards) == (gpus or (0, 1)) and both.resident
+    unequal = replace(machine(2), cards=(replace(CARD, free=1 * GB, total=8 * GB), CARD))
+    one = make_plan(census(), unequal, Wish(ram=100 * GB))
+    assert [card.index for card in one.cards] == [1] and one.resident and not one.notes
 
 
 def test_several_sequences_have_their_states_and_share_the_cache() -> None:

@@ -51,16 +51,17 @@ def _cards(machine: Machine, wish: Wish) -> tuple[int, ...]:
 
 
 def _on_cards(census: Census, machine: Machine, wish: Wish, cards: tuple[int, ...]) -> Plan:
-    """The first card alone if it holds everything, unless several were named; several if they do together, or together
-    with main memory; else the one with most memory free, with main memory and the SSD beside it."""
+    """All of them if they hold it together; else the one with most memory free if that does; else all with main memory,
+    or that one with main memory and the SSD."""
     if len(cards) == 1:
         return plan_cards(census, machine, wish, cards)
-    for few in (cards[:1], cards) if wish.gpus is None else (cards,):
-        with suppress(Short):
-            plan = plan_cards(census, machine, wish, few)
-            if plan.resident or (len(few) > 1 and _shared(plan)):
-                return plan
     largest = max(cards, key=lambda number: machine.cards[number].free)
+    plans = []
+    for few in (cards, (largest,)):
+        with suppress(Short):
+            plans.append(plan_cards(census, machine, wish, few))
+    for plan in (*filter(lambda plan: plan.resident, plans), *filter(_shared, plans)):
+        return plan
     plan = plan_cards(census, machine, wish, (largest,))
     note = f"The {len(cards)} GPUs and main memory do not hold it all: of them GPU {largest} is used."
     return replace(plan, notes=(note, *plan.notes))
@@ -68,7 +69,7 @@ def _on_cards(census: Census, machine: Machine, wish: Wish, cards: tuple[int, ..
 
 def _shared(plan: Plan) -> bool:
     """Whether several cards can have the layers: each has some, and what lies in no slot lies in main memory."""
-    return not plan.reads_ssd and all(card.last - card.first > 1 for card in plan.cards)
+    return len(plan.cards) > 1 and not plan.reads_ssd and all(card.last - card.first > 1 for card in plan.cards)
 
 
 def _predicted(census: Census, machine: Machine, plan: Plan) -> Plan:
