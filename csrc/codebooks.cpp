@@ -214,13 +214,13 @@ Codebooks make() {
     expand8(iq1_text, 2048, 16, levels1, books.iq1);
     expand4(iq3_xxs_text, 256, 64, levels3x, books.iq3_xxs);
     expand4(iq3_s_text, 512, 64, levels3s, books.iq3_s);
-    for (int i = 0; i < 256; ++i) {
-        for (int p = 0; p < 4; ++p) books.iq3_xxs_planes[p][i] = static_cast<uint8_t>(books.iq3_xxs[i] >> 8 * p);
-    }
-    for (int i = 0; i < 512; ++i) {
-        const unsigned e = entry(iq3_s_text, i);
-        books.iq3_s_pairs[0][i] = static_cast<uint8_t>((e & 7) | (e >> 3 & 7) << 4);
-        books.iq3_s_pairs[1][i] = static_cast<uint8_t>((e >> 6 & 7) | (e >> 9 & 7) << 4);
+    auto pairs = [](const char* text, int i, int pair) {
+        const unsigned e = entry(text, i) >> 6 * pair;
+        return static_cast<uint8_t>((e & 7) | (e >> 3 & 7) << 4);
+    };
+    for (int pair = 0; pair < 2; ++pair) {
+        for (int i = 0; i < 256; ++i) books.iq3_xxs_pairs[pair][i] = pairs(iq3_xxs_text, i, pair);
+        for (int i = 0; i < 512; ++i) books.iq3_s_pairs[pair][i] = pairs(iq3_s_text, i, pair);
     }
     return books;
 }

@@ -13,9 +13,8 @@ struct Codebooks {
     alignas(64) uint64_t iq1[2048];
     alignas(64) uint32_t iq3_xxs[256];
     alignas(64) uint32_t iq3_s[512];
-    // for table look-ups in registers: byte p of every IQ3_XXS entry; IQ3_S as two 4-bit levels, of weights
-    // 0–1 and 2–3
-    alignas(64) uint8_t iq3_xxs_planes[4][256];
+    // for table look-ups in registers: levels of weights 0–1 and of weights 2–3, the first of each at bit 0, the second at bit 4
+    alignas(64) uint8_t iq3_xxs_pairs[2][256];
     alignas(64) uint8_t iq3_s_pairs[2][512];
 };
 

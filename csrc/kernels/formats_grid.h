@@ -83,6 +83,12 @@ inline V table_at(const uint8_t* table, V index, const Quarters& in) {
     return _mm512_mask_permutexvar_epi8(x, in.fourth, index, load64(table + 192));
 }
 
+// Bytes of two levels, bits 0 … 2 and 4 … 6 (the others are zero, as the shuffle wants them), to their magnitudes + 64.
+inline void pair_at(V magnitudes, V pair, V c[2]) {
+    c[0] = _mm512_shuffle_epi8(magnitudes, pair);
+    c[1] = _mm512_shuffle_epi8(magnitudes, right16<4>(pair));
+}
+
 constexpr Order small_grids = Order::planes;
 
 #else
@@ -228,7 +234,8 @@ struct IQ3_XXS : Grid {
 #ifdef JUBAKO_AVX512
         const V index = load64(p + 2);
         const Quarters in(index);
-        for (int plane = 0; plane < 4; ++plane) u.c[plane] = table_at(codebooks.iq3_xxs_planes[plane], index, in);
+        const V magnitudes = quads(_mm_setr_epi8(68, 76, 84, 92, 100, 108, 116, 126, 68, 76, 84, 92, 100, 108, 116, 126));
+        for (int i = 0; i < 2; ++i) pair_at(magnitudes, table_at(codebooks.iq3_xxs_pairs[i], index, in), u.c + 2 * i);
 #else
         fours(codebooks.iq3_xxs, [&](int i) { return p[2 + i]; }, u.c);
 #endif
@@ -250,10 +257,8 @@ struct IQ3_S : Grid {
         for (int i = 0; i < 2; ++i)
             pairs[i] = _mm512_mask_blend_epi8(high, table_at(codebooks.iq3_s_pairs[i], index, in),
                                               table_at(codebooks.iq3_s_pairs[i] + 256, index, in));
-        // level n is the magnitude 2n + 1
-        const V table = quads(_mm_setr_epi8(65, 67, 69, 71, 73, 75, 77, 79, 65, 67, 69, 71, 73, 75, 77, 79));
-        for (int i = 0; i < 4; ++i)
-            u.c[i] = _mm512_shuffle_epi8(table, i % 2 == 0 ? nibbles_low(pairs[i / 2]) : nibbles_high(pairs[i / 2]));
+        const V magnitudes = quads(_mm_setr_epi8(65, 67, 69, 71, 73, 75, 77, 79, 65, 67, 69, 71, 73, 75, 77, 79));
+        for (int i = 0; i < 2; ++i) pair_at(magnitudes, pairs[i], u.c + 2 * i);
 #else
         // the ninth bits beside the other eight: bit i of a block's byte belongs to its index i
         alignas(32) uint16_t at[64];
