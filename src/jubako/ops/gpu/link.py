@@ -24,7 +24,7 @@ from .target import release, target, wait
 WORD = 16  # bytes that a thread reads at a time; experts begin and end on it
 
 
-MOST = 32  # experts fetched in a step of a layer
+MOST = 16  # experts fetched in a step of a layer
 SPARE = MOST + 2 * AHEAD  # slots of each shape for them, and for what comes early, of two layers
 EARLY_PROGRAMS = 24  # that fetch an expert ahead: enough for the bus, few beside what is computed meanwhile
 
