@@ -16,6 +16,7 @@ from .integer import fma
 from .kinds import plain_type
 from .launch import COLUMNS
 from .matrix import Matrix, Projections
+from .peer_word import SITES, Outbox, exchange_number, word_of
 from .products import fetch_units, lane_rows, meet_groups, nothing, tree
 from .target import interpreted, release, target, wait
 from .tensor import tile_products, tile_tree
@@ -134,22 +135,26 @@ def linear_kernel(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["site"])
 def tile_kernel(
     base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks,
-    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride,
+    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, box, passes, site, most,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, WARPS: tl.constexpr, SECOND: tl.constexpr,
-    SECOND_STEP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    SECOND_STEP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, split): sixteen rows of a matrix in tiles; 4·WARPS rows of a second one, if any, come first.
 
     second_tiles: of four columns, FOURS times. Split i takes UNITS units and writes to out + i·split_stride.
+    SITES: what is written goes to another card, too (`peer_word.Outbox`).
     """
     release(OVERLAP)
     tile = tl.program_id(0)
     split = tl.program_id(1)
     out += split.to(tl.int64) * split_stride
+    number = 0
+    if SITES > 0:
+        number = exchange_number(passes, site, SITES)
     if tile >= second_tiles * FOURS:
         top = (tile - second_tiles * FOURS) * 16
         sums = tile_products(
@@ -162,6 +167,9 @@ def tile_kernel(
                 y *= tl.load(scale + tl.minimum(row, rows - 1))
             column = 4 * c + tl.arange(0, 4)[:, None, None]
             tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=(row < rows) & (column < tokens))
+            if SITES > 0:
+                place = box + (site % 2) * most + column * rows + row
+                tl.store(place, word_of(y, number), mask=(row < rows) & (column < tokens))
     elif SECOND >= 0:
         x = (q, d, s, numbers, x_blocks, x_valid)
         row_tile(
@@ -215,16 +223,19 @@ def launch(
     splits: int = 1,
     inject: torch.Tensor | None = None,
     shape: Shape | None = None,
+    outbox: Outbox | None = None,
 ) -> None:
     """One or two matrices times x into the columns of out [T, rows], or of out [splits, T, rows]: sums of parts.
 
-    inject [T, S]: out is streams [T, S, rows] instead, to which the product is added.
+    inject [T, S]: out is streams [T, S, rows] instead, to which the product is added. outbox: of another card, for what
+    `in_tiles` makes of one matrix.
     """
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
     units = -(-first.blocks // 8) // splits
-    if first.type is TILED and x.fine and inject is None and x.valid >= first.blocks:
-        launch_tiles(matrices, x, out, splits, units)
+    if in_tiles(first, x) and inject is None:
+        launch_tiles(matrices, x, out, splits, units, outbox)
         return
+    assert outbox is None
     shape = shape or shape_of(first, units, x.tokens, target(out.device).shares)
     second_tiles = -(-second.rows // shape.rows) if len(matrices) > 1 else 0
     all_tiles = second_tiles - (-first.rows // (shape.rows * shape.groups))
@@ -244,7 +255,19 @@ def launch(
     )  # fmt: skip
 
 
-def launch_tiles(matrices: Sequence[Matrix], x: Quantised, out: torch.Tensor, splits: int, units: int) -> None:
+def in_tiles(matrix: Matrix, x: Quantised) -> bool:
+    """Whether the product is one of tiles."""
+    return matrix.type is TILED and x.fine and x.valid >= matrix.blocks
+
+
+def launch_tiles(
+    matrices: Sequence[Matrix],
+    x: Quantised,
+    out: torch.Tensor,
+    splits: int,
+    units: int,
+    outbox: Outbox | None = None,
+) -> None:
     """`launch` of a matrix in tiles. Few rows: the block pairs of a unit go over four warps, else over two."""
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
     warps = 2 if first.rows >= 8192 else 4
@@ -258,7 +281,8 @@ def launch_tiles(matrices: Sequence[Matrix], x: Quantised, out: torch.Tensor, sp
         first.data, scale_of(first) if scaled else first.data, first.rows,
         second.data, scale_of(second) if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
-        UNITS=units, STEP=divisor(units, together), FOURS=fours,
+        *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
+        UNITS=units, STEP=divisor(units, together), FOURS=fours, SITES=0 if outbox is None else SITES,
         WARPS=warps, SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=divisor(units, 2),
         COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, FORM=to.form, OVERLAP=to.overlap,
         num_warps=warps, **to.options,
