@@ -69,6 +69,19 @@ def test_absent_experts_take_both_ways_at_once() -> None:
     assert next(term for term in half.terms if term.name == "experts in slots").hidden > 0
 
 
+def test_chosen_cells_that_lie_in_main_memory_come_over_the_link() -> None:
+    """12 layers of 2,051 cells of 1,152 bytes, as many of them from there as its share of the context."""
+    counted = census(draft=False)
+    near, far = (
+        card_step(counted, machine(1), CARD, replace(holding(512), near=tokens), EVEN, 100_000, factors=IDEAL)
+        for tokens in (None, 25_000)
+    )
+    away = 12 * 2051 * 1152 * 0.75
+    assert far.seconds - near.seconds == pytest.approx(away / 40e9 - away / 1e12)
+    short = card_step(counted, machine(1), CARD, replace(holding(512), near=25_000), EVEN, 20_000, factors=IDEAL)
+    assert not any(term.name == "keys and values in RAM" for term in short.terms)
+
+
 def test_rates_together_scale_with_the_block_type() -> None:
     counted, box = census(draft=False), machine(1)
     assert absent_rates(counted, box, CARD, 8) == pytest.approx((40e9, 30e9))

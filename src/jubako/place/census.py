@@ -130,15 +130,21 @@ class Census:
 
     def cache_bytes(self, depth: int, kv_bits: int, card: bool, columns: int = 1) -> int:
         """What a step reads of them after `depth` tokens: index keys once, of the rest what each column chose."""
-        config, total = self.config, 0
+        config, total = self.config, columns * self.chosen_bytes(depth, kv_bits, card)
         for ratio in self.ratios[: config.layers]:
-            if ratio is None:
-                continue
-            cell = _record(config, 0, kv_bits, card)
-            chosen = min(depth, config.index_budget + ratio - 1) if ratio else depth
-            scored = depth * (_record(config, ratio, kv_bits, card) - cell) if depth > config.index_budget else 0
-            total += columns * chosen * cell + scored
+            if ratio is not None and depth > config.index_budget:
+                total += depth * (_record(config, ratio, kv_bits, card) - _record(config, 0, kv_bits, card))
         return total
+
+    def chosen_bytes(self, depth: int, kv_bits: int, card: bool) -> int:
+        """Keys and values that a column chooses after `depth` tokens."""
+        config = self.config
+        chosen = (
+            min(depth, config.index_budget + ratio - 1) if ratio else depth
+            for ratio in self.ratios[: config.layers]
+            if ratio is not None
+        )
+        return sum(chosen) * _record(config, 0, kv_bits, card)
 
     def fixed_bytes(self, sequences: int, context: int) -> int:
         """State of the sequences on a card that has one size however much they read: `ops.gpu.state.StatePool`."""

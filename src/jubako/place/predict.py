@@ -25,12 +25,16 @@ from .speed import Estimate, Term
 
 @dataclass(frozen=True)
 class Holding:
-    """Where experts lie: per layer the numbers that video memory and RAM hold, and the machine they lie in."""
+    """Where experts lie: per layer the numbers that video memory and RAM hold, and the machine they lie in.
+
+    near: tokens whose keys and values lie in video memory, None for all.
+    """
 
     slots: Sequence[int]
     ram: Sequence[int]
     threads: int
     kv_bits: int = 8
+    near: int | None = None
 
 
 def _over(bytes: Mapping[str, float], rates: Mapping[str, float]) -> float:
@@ -126,6 +130,9 @@ def card_step(
     config = census.config
     dense_bytes = sum(card_bytes(matrix) for matrix in census.dense)
     cache = census.cache_bytes(depth, holding.kv_bits, True, columns)
+    away_share = max(1 - holding.near / depth, 0) if depth and holding.near is not None else 0.0
+    far = columns * census.chosen_bytes(depth, holding.kv_bits, True) * away_share
+    cache -= int(far)
     dense = dense_bytes / (card.read * factors.card_dense)
     state = census.state_bytes / (card.read * factors.card_dense) + cache / (card.read * factors.card_cache)
     launches = config.layers * factors.card_launches * card.node
@@ -153,6 +160,7 @@ def card_step(
         Term("absent experts", absent, f"{size_text(absent_bytes)}: {rates}", hidden if larger == "slots" else 0.0),
         Term("hand-off", handoff, "the GPU rings the CPU and waits"),
         Term("state and cache", state, f"{size_text(census.state_bytes + cache)}"),
+        Term("keys and values in RAM", far / card.mapped, f"{size_text(far)} at {size_text(card.mapped)}/s"),
         Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
         Term("further columns", more, f"{columns - 1} columns"),
         Term("host", factors.host, "asking for a step, reading its result"),

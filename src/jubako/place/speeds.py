@@ -52,7 +52,8 @@ def holding(census: Census, plan: Plan) -> Holding:
     """Where the plan leaves experts."""
     count = census.config.experts
     ram = plan.ram_experts if plan.expert_ram else (count,) * len(plan.slots)
-    return Holding(plan.slots, ram, plan.threads, plan.kv_bits)
+    near = plan.kv_tokens_vram if plan.kv_tokens_vram < plan.kv_tokens else None
+    return Holding(plan.slots, ram, plan.threads, plan.kv_bits, near)
 
 
 def prompt(
