@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "arrays.h"
+#include "cut_file.h"
 #include "experts_stored.h"
 #include "row_server.h"
 #include "rows.h"
@@ -239,6 +240,7 @@ void bind_store(nanobind::module_& m) {
     nb::class_<StoredSource, ExpertSource>(m, "StoreSource", "Lets a store bring what `ExpertThreads` are asked for.")
         .def("__init__", &init_source, "store"_a, "routers"_a = std::vector<const StoredWeight*>{}, "chosen"_a = 0,
              "routers [experts, hidden] of all layers, and how many experts a token chooses: to read ahead what the next layer may ask for.");
+    m.def("explain_cut_files", &explain_cut_files, "Let a mapped file whose bytes are gone end the process with a line that names it, exit code 1.");
     m.def("store_shapes", [](const std::vector<std::array<PartTuple, PARTS>>& layers) { return shapes_of(layers_of(layers)); }, "layers"_a,
           "The shape of each layer's experts, as a number, and the bytes of a frame of each shape.");
 }

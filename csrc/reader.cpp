@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 namespace jubako {
 namespace {
@@ -60,13 +61,18 @@ Reader::Reader(std::vector<std::string> paths, int threads) : idle_limit_(std::m
             files_.push_back(std::move(file));
         }
         for (int i = 0; i < threads; ++i) threads_.emplace_back(&Reader::work, this);
+    } catch (const std::system_error& refused) {
+        end();
+        throw ReadError(std::string("threads to read with: ") + refused.what());
     } catch (...) {
-        for (File& file : files_) close(file.descriptor);
+        end();
         throw;
     }
 }
 
-Reader::~Reader() {
+Reader::~Reader() { end(); }
+
+void Reader::end() {
     {
         std::lock_guard lock(mutex_);
         closing_ = true;

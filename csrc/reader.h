@@ -66,6 +66,7 @@ private:
         int descriptor = -1;
         bool direct = false;
     };
+    void end();  // of the threads and files there are
     void work();
 
     std::vector<File> files_;

@@ -539,5 +539,8 @@ class StoreSource(ExpertSource):
         may ask for.
         """
 
+def explain_cut_files() -> None:
+    """Let a mapped file whose bytes are gone end the process with a line that names it, exit code 1."""
+
 def store_shapes(layers: Sequence[Sequence[tuple[int, int, int, int]]]) -> tuple[list[int], list[int]]:
     """The shape of each layer's experts, as a number, and the bytes of a frame of each shape."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from .. import _cpu
 from ..core import SamplingParams
-from ..errors import JubakoError, RequestError
+from ..errors import JubakoError, MachineError, RequestError
 from . import planning
 
 if TYPE_CHECKING:
@@ -342,6 +343,7 @@ def _numbers(gpus: str | None) -> tuple[int, ...] | None:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 an error that was explained, 2 wrong usage, 130 interrupted."""
     _prepare_streams()
+    _cpu.explain_cut_files()
     try:
         app(args=arguments, prog_name="jubako")
     except JubakoError as error:
@@ -353,6 +355,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that does not exist
         _explain(error)
+    except MemoryError:
+        _explain(MachineError("the system refuses more memory; allow less with --ram, or ask for a smaller --context"))
 
 
 def _prepare_streams() -> None:

@@ -16,6 +16,7 @@ from ..arch.network import Network
 from ..arch.tensor import Tensor
 from ..errors import MachineError
 from .resident import expert_layers, routed
+from .sizes import size_text
 from .where import Files, stretch_of
 
 LEAST_FRAMES = 32  # of each shape: the experts of a token, and reading ahead
@@ -34,9 +35,14 @@ class ExpertStore:
         self.layers, self.experts = len(parts), count
         self.bytes_of_all = sum(tensor.nbytes for stack in stacks for tensor in stack)
         frames = [] if self.bytes_of_all <= budget else frames_of(shapes, frame_bytes, count, budget)
-        self.native = _cpu.ExpertStore(files.reader, parts, count, frames)
         self.frames = sum(frames)
         self.bytes = sum(n * size for n, size in zip(frames, frame_bytes, strict=True)) if frames else self.bytes_of_all
+        try:
+            self.native = _cpu.ExpertStore(files.reader, parts, count, frames)
+        except MemoryError as error:
+            raise MachineError(
+                f"the system refuses {size_text(self.bytes)} of memory for experts; allow less with --ram"
+            ) from error
         self._stacks = stacks
 
     @property

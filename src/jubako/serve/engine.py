@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import _cpu
 from ..core import Failed
 from ..errors import JubakoError
 from .protocol import AskStatus, Broken, Cancel, Channel, Command, Happened, Loading, Ready, Start, Status, Stop, Submit
@@ -100,6 +101,7 @@ def main() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _cpu.explain_cut_files()
     sys.exit(run(socket.socket(fileno=int(sys.argv[1]))))
 
 
