@@ -49,7 +49,7 @@ from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.link import fetch_ahead, link_of
 from jubako.ops.gpu.matrix import Matrix, has_tensor_cores
-from jubako.ops.gpu.peer_exchange import Block, Boxes, room_of, send
+from jubako.ops.gpu.peer_exchange import Block, Boxes, Product, exchange, made, room_of
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
@@ -194,10 +194,11 @@ def exchanged(tokens: int) -> None:
     boxes = Boxes(inbox, outbox, torch.zeros(1, dtype=torch.int32))
     streams, inject = torch.zeros(tokens, STREAMS, HIDDEN), torch.zeros(tokens, STREAMS)
     parts = Parts(torch.zeros(tokens * (CHOSEN + 1), HIDDEN), routed(tokens))
-    for part in (torch.zeros(tokens, HIDDEN), parts):
+    product = Product(matrix("Q8_0", HIDDEN, 3072), room_for(tokens, 3072, True, streams.device))
+    for part in (product, parts):
         for following in (mix(), None):
             block = Block(part, streams, inject, following, True)
-            send(block, boxes, 0, room_of(block))
+            exchange(block, *made(part, boxes.outbox_of(0)), boxes, 0, room_of(block))
 
 
 def families() -> dict[str, Callable[[], Any]]:

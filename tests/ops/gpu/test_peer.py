@@ -12,6 +12,8 @@ import torch
 
 pytest.importorskip("triton")
 
+from block_rows import rows_of
+from gpu_weights import activations, both
 from measure.networks import narrow
 from sizes import config
 
@@ -23,13 +25,17 @@ from jubako.measure.tensor_plan import BlockTypes
 from jubako.ops.gpu.combine import Pending, prepared
 from jubako.ops.gpu.experts import Parts, Routed, add_up
 from jubako.ops.gpu.launch import COLUMNS
+from jubako.ops.gpu.linear import linear
+from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.peer import Passage
-from jubako.ops.gpu.peer_exchange import SITES, Block, Boxes, Exchange, room_of, send
+from jubako.ops.gpu.peer_exchange import Block, Boxes, Exchange, Product, exchange, made, room_of
 from jubako.ops.gpu.peer_pool import CardsPool
 from jubako.ops.gpu.peer_shard import shard
+from jubako.ops.gpu.peer_word import SITES
 from jubako.ops.gpu.saved import resume, save
 from jubako.ops.gpu.sequence import GpuState
 from jubako.ops.gpu.state import StatePool
+from jubako.ops.gpu.tiles import TILED, to_tiles
 
 CPU = torch.device("cpu")
 RATIOS: list[int | None] = [None, None, 4, None, 4, 4]  # five layers and the draft layer
@@ -120,13 +126,28 @@ def expert_parts(device: torch.device, tokens: int, hidden: int, seed: int) -> P
     return Parts(outputs, Routed(torch.zeros(tokens, 3, dtype=torch.int32, device=device), weights, share.to(device)))
 
 
-@pytest.mark.parametrize("kind", ["numbers", "experts"])
+def product(device: torch.device, tokens: int, rows: int, name: str, seed: int) -> Product:
+    """Of a matrix in tiles, which goes straight to the other card, or in planes."""
+    raw = torch.from_numpy(rows_of(name, (rows,), 256, seed)).to(device)
+    tiled = Matrix(to_tiles(raw), TILED, rows, 256) if name == "Q8_0" else both(name, rows, 256, device, seed)[0]
+    return Product(tiled, torch.from_numpy(activations(tokens, 256, seed)).to(device))
+
+
+def side_of(block: Block, boxes: Boxes, site: int, room: Any) -> None:
+    """A card's part of an exchange, which looks but twice for the other's."""
+    exchange(block, *made(block.part, boxes.outbox_of(site)), boxes, site, room, patience=2)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "experts", "Q8_0", "Q4_K"])
 @pytest.mark.parametrize("mixes", [False, True])
 def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str, mixes: bool) -> None:
     """By words: one card's go into the other's inbox first, as nobody runs beside the interpreter."""
     tokens, hidden = 2, 512
     parts: list[Any]
-    if kind == "numbers":
+    if kind in ("Q8_0", "Q4_K"):
+        parts = [product(device, tokens, hidden, kind, seed) for seed in range(2)]
+        total = linear(parts[0].weight, parts[0].x) + linear(parts[1].weight, parts[1].x)
+    elif kind == "numbers":
         parts = [torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(s)).to(device) for s in range(2)]
         total = parts[0] + parts[1]
     else:
@@ -143,12 +164,12 @@ def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str, mixes: 
     blocks = [Block(part, streams.clone(), inject, mix, True) for part in parts]
     rooms: list[Any] = [room_of(block) for block in blocks]
     for site in (6, 7):
-        send(Block(parts[0], streams.clone(), inject, mix, True), sides[0], site, rooms[0], patience=2)
+        side_of(Block(parts[0], streams.clone(), inject, mix, True), sides[0], site, rooms[0])
         lost = rooms[0].squares if mixes else rooms[0]
         assert torch.isnan(lost).all(), "nothing had come yet"
         blocks = [Block(part, streams.clone(), inject, mix, True) for part in parts]
         for card in (1, 0):
-            send(blocks[card], sides[card], site, rooms[card], patience=2)
+            side_of(blocks[card], sides[card], site, rooms[card])
             if wide is None:
                 assert torch.equal(rooms[card], total)
             else:
@@ -160,15 +181,15 @@ def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str, mixes: 
 
 def test_without_peer_access_parts_are_copied_and_added(device: torch.device) -> None:
     """Through main memory, both cards the same."""
-    exchange = Exchange([Passage(device, device, direct=device.type == "cpu") for _ in range(2)], 256)
-    assert not exchange.words
+    between = Exchange([Passage(device, device, direct=device.type == "cpu") for _ in range(2)], 256)
+    assert not between.words
     on = (nullcontext, nullcontext)
-    exchange.begin(on)
+    between.begin(on)
     parts = [torch.full((3, 256), number, device=device) for number in (1.0, 2.0)]
     streams = [torch.zeros(3, 4, 256, device=device) for _ in parts]
     inject = torch.full((3, 4), 0.5, device=device)
     blocks = [Block(part, sums, inject, None, True) for part, sums in zip(parts, streams, strict=True)]
-    assert exchange.mixed(blocks, on) == [None, None]
+    assert between.mixed(blocks, on) == [None, None]
     assert all(sums.eq(1.5).all() for sums in streams)
 
 

@@ -23,7 +23,7 @@ from ...ops.gpu.columns import Columns
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.ops import GpuOps, on_device
 from ...ops.gpu.peer import Passage
-from ...ops.gpu.peer_exchange import Block, Exchange, OnCard
+from ...ops.gpu.peer_exchange import Block, Exchange, OnCard, Product
 from ...ops.gpu.peer_shard import shard
 from ...ops.gpu.state import GdnMemory
 from .cards_lane import Lane
@@ -45,9 +45,9 @@ def halves(
         mixer: Any = layer.mixer
         memory = ops.pool.layers[index]
         if isinstance(memory, GdnMemory):
-            part = ops.linear(mixer.out, ops.gdn(mixer, x, memory, columns))
+            part = Product(mixer.out, ops.gdn(mixer, x, memory, columns))
         else:
-            part = ops.linear(mixer.output, ops.attention(mixer, x, memory, columns))
+            part = Product(mixer.output, ops.attention(mixer, x, memory, columns))
         assert inject is not None
         x, inject = yield Block(part, streams, inject, layer.hc_ffn, False)
         routed = route.route_experts(layer.experts, x, ops.config.experts_used)

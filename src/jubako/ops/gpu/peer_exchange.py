@@ -1,8 +1,8 @@
 """`Exchange`: two cards add up what each has of a block's output, and both get the same sum.
 
-A step's columns: each number crosses the link together with the number of its exchange, in one store of 8 bytes, so
-the other card knows by the word itself that it has come; no flag, no fence. Two inboxes in turn: who sends into one
-again has received what the other card sent after it had read it. A prompt's tokens are copied.
+A step's columns: numbers cross the link as words (`peer_word`), a product's from the launch that makes it. Two inboxes
+in turn: who sends into one again has received what the other card sent after it had read it. A prompt's tokens are
+copied.
 """
 # mypy: allow-untyped-defs
 
@@ -24,10 +24,12 @@ from .hyper import HyperMix, hyper_mix, mix_step
 from .hyper_prompt import PromptParts
 from .integer import fma
 from .launch import COLUMNS
+from .linear import Input, in_tiles, launch, linear, quantised
+from .matrix import Matrix
 from .peer import Passage
+from .peer_word import SITES, Outbox, exchange_number, word_of
 from .target import release, target, wait
 
-SITES = 1 << 12  # exchanges of a pass, at most
 PIECE, COUNT, WARPS = 256, 8, 2  # numbers of a program, or blocks of 32, and its warps
 PATIENCE = 1 << 22  # looks into the inbox before a card gives up: seconds
 OnCard = Callable[[], AbstractContextManager[Any]]
@@ -36,21 +38,21 @@ OnCard = Callable[[], AbstractContextManager[Any]]
 @triton.jit
 def exchanged(
     own, weights, share, inbox, outbox, number, site, most, token, tokens, hidden, h, sends,
-    CHOSEN: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
+    CHOSEN: tl.constexpr, SENT: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
     """Elements h of a token's part here, own [T, hidden] or experts' parts if CHOSEN, plus the other card's.
 
-    inbox, outbox int64 [2, most]: here, and the other card's, into which the part goes if `sends`. number: of the
-    exchange. What never comes is not a number.
+    inbox, outbox int64 [2, most]: here, and the other card's, into which the part goes if `sends` and it is not SENT
+    yet. number: of the exchange. What never comes is not a number.
     """
     if CHOSEN > 0:
         y = weighted_sum(own, weights, share, token, tokens, hidden, h, CHOSEN, FORM)
     else:
         y = tl.load(own + token * hidden + h)
     at = (site % 2) * most + token * hidden + h
-    word = (y.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (number.to(tl.int64) & 0xFFFFFFFF)
-    if sends:
-        tl.store(outbox + at, word)
+    if not SENT:
+        if sends:
+            tl.store(outbox + at, word_of(y, number))
     come = tl.load(inbox + at, volatile=True)
     looks = 0
     while (looks < PATIENCE) & (tl.max((come.to(tl.int32) != number).to(tl.int32)) > 0):
@@ -63,18 +65,18 @@ def exchanged(
 @triton.jit(do_not_specialize=["site"])
 def sum_kernel(
     own, weights, share, inbox, outbox, passes, site, most, out, hidden,
-    CHOSEN: tl.constexpr, PIECE: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    CHOSEN: tl.constexpr, SENT: tl.constexpr, PIECE: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (piece, t): the sum to out [T, hidden]."""
     release(OVERLAP)
-    number = (tl.load(passes) * SITES + site).to(tl.int32)
+    number = exchange_number(passes, site, SITES)
     wait(OVERLAP)
     token = tl.program_id(1)
     h = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
     y = exchanged(
         own, weights, share, inbox, outbox, number, site, most, token, tl.num_programs(1), hidden, h, True, CHOSEN,
-        PATIENCE, FORM,
+        SENT, PATIENCE, FORM,
     )  # fmt: skip
     tl.store(out + token * hidden + h, y)
 
@@ -83,8 +85,8 @@ def sum_kernel(
 def wide_kernel(
     own, weights, share, inbox, outbox, passes, site, most, streams, inject, gamma, q, d, s, numbers, squares, blocks,
     hidden,
-    STREAMS: tl.constexpr, COUNT: tl.constexpr, CHOSEN: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    STREAMS: tl.constexpr, COUNT: tl.constexpr, CHOSEN: tl.constexpr, SENT: tl.constexpr, SITES: tl.constexpr,
+    PATIENCE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (g, t): COUNT blocks of a stream, to which the sum is added by inject [T, S]; then as `combine.Wide`."""
     release(OVERLAP)
@@ -92,7 +94,7 @@ def wide_kernel(
     token = tl.program_id(1)
     k = (first + tl.arange(0, COUNT))[:, None] * 32 + tl.arange(0, 32)[None, :]
     factor = tl.load(gamma + k)
-    number = (tl.load(passes) * SITES + site).to(tl.int32)
+    number = exchange_number(passes, site, SITES)
     stream = first * 32 // hidden
     at = streams + token * STREAMS * hidden + k
     wait(OVERLAP)
@@ -100,7 +102,7 @@ def wide_kernel(
     strength = tl.load(inject + token * STREAMS + stream)
     y = exchanged(
         own, weights, share, inbox, outbox, number, site, most, token, tl.num_programs(1), hidden,
-        k - stream * hidden, stream == 0, CHOSEN, PATIENCE, FORM,
+        k - stream * hidden, stream == 0, CHOSEN, SENT, PATIENCE, FORM,
     )  # fmt: skip
     x = fma(strength + y * 0.0, y, x, FORM)
     tl.store(at, x)
@@ -109,14 +111,22 @@ def wide_kernel(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """x [T, K] times weight transposed, still to be made."""
+
+    weight: Matrix
+    x: Input
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """What one card has of a block's output: [T, H] or experts' parts; and what becomes of the sum.
+    """What one card has of a block's output: [T, H], how it is made, or experts' parts; and what becomes of the sum.
 
     It is added to streams [T, S, H] by inject [T, S], in place. mix: whose input they are then, None where nobody's
     yet; fine: see `hyper.hyper_mix`.
     """
 
-    part: torch.Tensor | Parts | PromptParts
+    part: torch.Tensor | Product | Parts | PromptParts
     streams: torch.Tensor
     inject: torch.Tensor
     mix: HyperMix | None
@@ -151,13 +161,14 @@ class Exchange:
         """Add up what both cards have, on each; then what `hyper_mix` gives of the streams, or None."""
         if not self.words or len(blocks[0].streams) > COLUMNS:
             return self._by_copies(blocks, on)
-        rooms = []
+        rooms, parts = [], []
         for card in range(2):
             with on[card]():  # nothing is allocated while one card waits for the other
                 rooms.append(room_of(blocks[card]))
+                parts.append(made(blocks[card].part, self._boxes[card].outbox_of(self._site)))
         for card in range(2):
             with on[card]():
-                send(blocks[card], self._boxes[card], self._site, rooms[card])
+                exchange(blocks[card], *parts[card], self._boxes[card], self._site, rooms[card])
         self._site += 1
         assert self._site < SITES
         results = []
@@ -172,6 +183,8 @@ class Exchange:
         for card in range(2):
             with on[card]():
                 part = blocks[card].part
+                if isinstance(part, Product):
+                    part = linear(part.weight, part.x)
                 if not isinstance(part, torch.Tensor):
                     out = torch.empty(len(blocks[card].streams), self.hidden, device=blocks[card].streams.device)
                     part = add_up(part, out)
@@ -213,6 +226,10 @@ class Boxes:
     outbox: torch.Tensor
     passes: torch.Tensor
 
+    def outbox_of(self, site: int) -> Outbox:
+        """For an exchange of this pass."""
+        return Outbox(self.outbox, self.passes, site, self.outbox[0].numel())
+
 
 def room_of(block: Block) -> Wide | torch.Tensor:
     """Where a step's sum goes: the streams made `Wide`, or [T, H]."""
@@ -224,26 +241,42 @@ def room_of(block: Block) -> Wide | torch.Tensor:
     return Wide(room_for(tokens, count * hidden, True, device), squares)
 
 
-def send(block: Block, boxes: Boxes, site: int, room: Wide | torch.Tensor, patience: int = PATIENCE) -> None:
-    """One card's side of the exchange `site` of a pass: its part goes out, the sum to `room`."""
+Part = torch.Tensor | Parts | PromptParts
+
+
+def made(part: Part | Product, outbox: Outbox) -> tuple[Part, bool]:
+    """A part, and whether it has gone to the other card already: a product does, if it can be told to."""
+    if not isinstance(part, Product):
+        return part, False
+    x = quantised(part.x)
+    sent = in_tiles(part.weight, x)
+    out = torch.empty(x.tokens, part.weight.rows, device=x.d.device)
+    launch((part.weight,), x, out, outbox=outbox if sent else None)
+    return out, sent
+
+
+def exchange(
+    block: Block, part: Part, sent: bool, boxes: Boxes, site: int, room: Wide | torch.Tensor, patience: int = PATIENCE
+) -> None:
+    """One card's side of the exchange `site` of a pass: its part goes out, unless it was sent; the sum to `room`."""
     tokens, count, hidden = block.streams.shape
-    part, to = block.part, target(block.streams.device)
+    to = target(block.streams.device)
     own = weights = share = part
     chosen = 0
     if isinstance(part, Parts):
         own, weights, share, chosen = part.outputs, part.routed.weights, part.routed.share, part.routed.ids.shape[1]
-    given = (own, weights, share, boxes.inbox, boxes.outbox, boxes.passes, site, COLUMNS * hidden)
+    given = (own, weights, share, boxes.inbox, boxes.outbox, boxes.passes, site, boxes.inbox[0].numel())
     if isinstance(room, Wide):
         assert block.mix is not None
         x = room.streams
         wide_kernel[(count * hidden // (32 * COUNT), tokens)](
             *given, block.streams, block.inject, block.mix.norm, x.q, x.d, x.s, x.x, room.squares, x.blocks, hidden,
-            STREAMS=count, COUNT=COUNT, CHOSEN=chosen, SITES=SITES, PATIENCE=patience, FORM=to.form,
+            STREAMS=count, COUNT=COUNT, CHOSEN=chosen, SENT=sent, SITES=SITES, PATIENCE=patience, FORM=to.form,
             OVERLAP=to.overlap, num_warps=WARPS, **to.options,
         )  # fmt: skip
     else:
         sum_kernel[(hidden // PIECE, tokens)](
-            *given, room, hidden, CHOSEN=chosen, PIECE=PIECE, SITES=SITES, PATIENCE=patience, FORM=to.form,
+            *given, room, hidden, CHOSEN=chosen, SENT=sent, PIECE=PIECE, SITES=SITES, PATIENCE=patience, FORM=to.form,
             OVERLAP=to.overlap, num_warps=WARPS, **to.options,
         )  # fmt: skip
 
