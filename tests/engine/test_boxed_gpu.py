@@ -35,21 +35,28 @@ CONTEXT = 128
 IDS = [5, 17] if not CUDA else [5, 17, 3, 9, 22, 41, 7, 8]
 
 
-def plan_of(network: Network, expert_ram: int) -> Plan:
-    """A quarter of the experts in slots."""
+def plan_of(network: Network, expert_ram: int, near: int = 2 * CONTEXT) -> Plan:
+    """A quarter of the experts in slots; near: tokens whose keys and values lie in video memory."""
     layers = len(expert_layers(network))
     each = (network.config.experts // 4,) * layers
     return Plan(
-        device="cuda", cards=(Card(0, 0, layers, 1 << 33),), context=CONTEXT, sequences=2, kv_bits=16,
-        kv_tokens=2 * CONTEXT, kv_tokens_vram=2 * CONTEXT, slots=each, ram_experts=each, ram=1 << 33,
+        device="cuda", cards=(Card(0, 0, layers, 1 << 33),), context=CONTEXT, sequences=2, kv_bits=8,
+        kv_tokens=2 * CONTEXT, kv_tokens_vram=near, slots=each, ram_experts=each, ram=1 << 33,
         expert_ram=expert_ram, ring=4, chunk=64, work=0, link_share=0.0, threads=2, prefix_bytes=0,
     )  # fmt: skip
 
 
-def read(executor: GpuExecutor) -> np.ndarray:
+def read(executor: GpuExecutor) -> list[np.ndarray]:
+    """Logits of steps, of a prompt in two chunks that no box reads as steps, and of a step after it."""
     state = executor.new_state(CONTEXT)
     try:
-        return np.concatenate([np.asarray(executor.step([([id], state)])[0]).copy() for id in IDS])
+        logits = [np.array(executor.step([([id], state)])[0]) for id in IDS]
+        if CUDA:
+            executor.chunk = executor.piece = 64
+            prompt = np.random.default_rng(4).integers(0, executor.config.vocabulary, 116).tolist()
+            state.keep(1)
+            logits += [executor.forward(prompt, state, last_only=False), np.array(executor.step([([9], state)])[0])]
+        return logits
     finally:
         state.close()
 
@@ -82,17 +89,19 @@ def test_slots_hold_what_the_file_holds(network: Network, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(not CUDA, reason="takes minutes in the interpreter")
 def test_bits_do_not_depend_on_the_boxes(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All experts in main memory; then a few frames there, and the file."""
+    """All experts in main memory; then a few frames there, and the file, with most keys and values in main memory."""
     monkeypatch.setattr(stores, "LEAST_FRAMES", 6)
     monkeypatch.setattr(boxed, "SMALL_TABLE", 0)
-    resident = read(GpuExecutor(network, DEVICE, kv_bits=16, context=CONTEXT, sequences=2))
+    resident = read(GpuExecutor(network, DEVICE, kv_bits=8, context=CONTEXT, sequences=2))
     told: list[tuple[int, int]] = []
     for expert_ram in (1 << 30, 1 << 20):
-        plan = plan_of(network, expert_ram)
+        plan = plan_of(network, expert_ram, 2 * CONTEXT if expert_ram == 1 << 30 else 64)
         executor = boxed.boxed_executor(network, DEVICE, plan, progress=lambda *n: told.append(n))
         boxes = executor.ops.boxes
         assert boxes is not None and boxes.host.fixed == (expert_ram == 1 << 30)
-        assert np.array_equal(read(executor), resident)
+        got = read(executor)
+        assert [bool(np.array_equal(a, b)) for a, b in zip(got, resident, strict=True)] == [True] * len(resident)
+        assert (executor.pool.homes is not None) == (expert_ram == 1 << 20)
         assert boxes.threads.requests > 0
         boxes.close()
     assert told[-1][0] == told[-1][1] == sum(t.nbytes for e in expert_layers(network) for t in routed(e))
@@ -145,7 +154,7 @@ def test_what_was_used_on_each_card_is_remembered(
 @pytest.mark.skipif(not CUDA, reason="takes minutes in the interpreter")
 def test_bits_do_not_depend_on_the_cards(network: Network) -> None:
     """Two cards with slots of their own; one GPU plays both where there is one."""
-    resident = read(GpuExecutor(network, DEVICE, kv_bits=16, context=CONTEXT, sequences=2))
+    resident = read(GpuExecutor(network, DEVICE, kv_bits=8, context=CONTEXT, sequences=2))
     cards = [torch.device("cuda", card % torch.cuda.device_count()) for card in range(2)]
     executor = boxed.boxed_executor(network, cards, on_two_cards(network))
     assert np.array_equal(read(executor), resident)
