@@ -13,7 +13,7 @@ from jubako.ops.gpu.carry import CARRY, keep_streams, kept_streams
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.draft_join import Join
 from jubako.ops.gpu.draft_keys import store_keys
-from jubako.ops.gpu.guess import Choice, last_rows
+from jubako.ops.gpu.guess import Choice, insert, last_rows, take
 from jubako.ops.gpu.matrix import Matrix, Projections
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.prepare import Prepared, Rope
@@ -62,7 +62,9 @@ def between() -> None:
     choice = Choice(CONFIG.index_blocks(4), 4, CPU)
     table, drafts = torch.zeros(9, 16, dtype=torch.int32), torch.zeros(15, 16, dtype=torch.int32)
     choice.first(lambda *_: (choice.blocks[:1], choice.counts[:1]))(index, memory, last)
-    choice.follow(table, table, drafts, largest_of(torch.zeros(1, CONFIG.vocabulary)))
+    choice.follow(table, drafts, largest_of(torch.zeros(1, CONFIG.vocabulary)))
+    take(table, table)
+    insert(table, drafts)
 
 
 def remembered(tokens: int) -> None:

@@ -71,8 +71,8 @@ def test_drafts_come_from_the_cpus_logits(tmp_path: Path, carried: int) -> None:
 
         draft_layer.propose(cpu.ops, [DraftWish(text[-1], state, 2, pick)])
 
-    table = step_table(drafts.catch_up_table([DraftWish(text[-1], s, 2) for text, s in zip(texts, ours, strict=True)]))
-    gpu.desk.write(draft=table)
+    parts = drafts.catch_up_table([DraftWish(text[-1], s, 2) for text, s in zip(texts, ours, strict=True)])
+    gpu.desk.write(draft=step_table(parts))
     found = []
     with torch.inference_mode():
         for turn in range(2 if CUDA else 1):

@@ -37,7 +37,7 @@ STAGES = {
         "cutlass",
         "nvjet",
     ),
-    "drafts": ("_follow", "_note", "_last_rows", "_move", "join_kernel", "norm_kernel"),
+    "drafts": ("_take", "_follow", "_insert", "_note", "_last_rows", "_move", "join_kernel", "norm_kernel"),
     "head": ("argmax_kernel", "best_kernel"),
 }
 

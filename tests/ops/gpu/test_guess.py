@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jubako.ops.gpu.columns import COUNT, IDS, PENDING, POSITION, SLOT, Columns, Part, step_table
-from jubako.ops.gpu.guess import Choice, last_rows
+from jubako.ops.gpu.guess import Choice, insert, last_rows, take
 from jubako.ops.gpu.prepare import Prepared
 from jubako.ops.gpu.route import largest_of
 from jubako.ops.gpu.state import AttentionMemory
@@ -38,7 +38,7 @@ def test_later_drafts_see_the_first_ones_blocks_and_those_finished_since(device:
     assert first(q, memory, Columns.of_step(table, 2)) == (blocks, counts)
     drafts, found = torch.zeros(15, 16, dtype=torch.int32, device=device), []
     for _ in range(5):  # a block is complete with its last token
-        choice.follow(table, torch.zeros_like(table), drafts, likeliest([5, 6], device))
+        choice.follow(table, drafts, likeliest([5, 6], device))
         chosen, many = choice.again(q, memory, Columns.of_step(table, 2))
         found.append([chosen[part, : many[part]].tolist() for part in range(2)])
     assert [lines[0] for lines in found] == [[0, 4, 2, 5]] * 4 + [[0, 4, 2, 5, 6]]
@@ -52,14 +52,23 @@ def test_drafts_become_the_next_pass_and_the_columns_after_the_sure_ones(device:
     drafts = torch.zeros(15, 16, dtype=torch.int32, device=device)
     choice = Choice(0, 0, device)
     for turn, tokens in enumerate(([11, 21, 31], [12, 4500, 32], [-1, 23, 33])):
-        choice.follow(table, step, drafts, likeliest(tokens, device))
+        choice.follow(table, drafts, likeliest(tokens, device))
         assert drafts[turn, :3].tolist() == tokens
         assert table[IDS, :3].tolist() == [max(token, 0) for token in tokens]
         assert table[POSITION, :3].tolist() == [10 + turn, 3 + turn, 5 + turn]
         assert table[SLOT, :3].tolist() == [0, 1, 2] and table[COUNT, :4].tolist() == [1, 1, 1, 0]
         assert table[PENDING, 0] == turn + 1
+    insert(step, drafts)
     assert step[IDS, :8].tolist() == [7, 11, 12, 0, 8, 9, 31, 0]
     assert torch.equal(step[1:], before[1:])
+
+
+def test_a_table_is_taken_from_main_memory(device: torch.device) -> None:
+    source = torch.arange(9 * 16, dtype=torch.int32).view(9, 16)
+    source = source.pin_memory() if device.type == "cuda" else source
+    table = torch.zeros(9, 16, dtype=torch.int32, device=device)
+    take(source, table)
+    assert torch.equal(table.cpu(), source)
 
 
 def test_only_the_last_column_of_a_part_goes_on(device: torch.device) -> None:

@@ -18,7 +18,7 @@ import torch
 from ...ops.gpu.carry import kept_streams
 from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.draft_join import TOGETHER
-from ...ops.gpu.guess import Choice, last_rows
+from ...ops.gpu.guess import Choice, insert, last_rows, take
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import Choose, GpuOps
 from ...ops.gpu.route import largest_of
@@ -45,6 +45,7 @@ class Drafts:
         """Have drafts of so many sequences ready that bring `width` columns."""
         self._graphs.capture(("first draft", width, parts), partial(self._catch_up, width, parts))
         self._graphs.capture(("draft", parts), partial(self._further, parts))
+        self._graphs.capture(("insert",), self._insert)
 
     def catch_up_table(self, wishes: Sequence[DraftWish]) -> list[Part]:
         """What the first pass reads: all that is sure. The states count it as read."""
@@ -57,31 +58,41 @@ class Drafts:
             state.draft_position, state.carried = state.position, []
         return parts
 
-    def launch(self, parts: Sequence[Part], depth: int) -> None:
-        """Drafts of the likeliest tokens by the desk's tables, which say the same: to the desk, and into its step."""
-        width = sum(len(part.ids) for part in parts)
-        self._first(width, len(parts))
+    def start(self, wishes: Sequence[DraftWish]) -> list[Part]:
+        """Catch up on what is sure and make the first draft of each wish; what is read for that. Nothing is waited for.
+
+        There must be room for the drafts.
+        """
+        parts = self.catch_up_table(wishes)
+        self.desk.write(draft=step_table(parts))
+        self.first(parts)
+        return parts
+
+    def first(self, parts: Sequence[Part]) -> None:
+        """The first drafts by the desk's table, which says the same."""
+        width, count = sum(len(part.ids) for part in parts), len(parts)
+        self._graphs.run(("first draft", width, count), partial(self._catch_up, width, count))
+
+    def go_on(self, count: int, depth: int) -> None:
+        """Up to `depth` drafts of the likeliest tokens for each of `count` parts, and all into the desk's step."""
         for _ in range(depth - 1):
-            self._next(len(parts))
+            self._next(count)
+        self._graphs.run(("insert",), self._insert)
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """Up to `depth` drafts for each wish. The draft caches know all sure tokens afterwards, and no draft."""
         for wish in wishes:
             wish.state.reserve(wish.state.position + wish.depth)
-        parts = self.catch_up_table(wishes)
+        parts = self.start(wishes)
         if any(wish.pick is not None for wish in wishes):
-            return self._picked(wishes, parts)
-        depth = max(wish.depth for wish in wishes)
-        self.desk.write(draft=step_table(parts))
-        self.launch(parts, depth)
+            return self._picked(wishes, len(parts))
+        for _ in range(max(wish.depth for wish in wishes) - 1):
+            self._next(len(parts))
         found = self.desk.fetch()[1:]
         return [found[: wish.depth, part].tolist() for part, wish in enumerate(wishes)]
 
-    def _picked(self, wishes: Sequence[DraftWish], parts: Sequence[Part]) -> list[list[int]]:
+    def _picked(self, wishes: Sequence[DraftWish], count: int) -> list[list[int]]:
         """Draft by draft with the host's choice between them; a wish that stops idles along."""
-        count = len(parts)
-        self.desk.write(draft=step_table(parts))
-        self._first(sum(len(part.ids) for part in parts), count)
         found: list[list[int]] = [[] for _ in wishes]
         active = set(range(count))
         for turn in range(1, COLUMNS):
@@ -140,15 +151,16 @@ class Drafts:
         mixed, _ = ops.hyper_mix(joined, draft.layer.hc_attn, pending)
         ops.remember(draft.layer.mixer, mixed, self._memory, columns)
 
-    # The two graphs, and what they hold
-
-    def _first(self, width: int, parts: int) -> None:
-        self._graphs.run(("first draft", width, parts), partial(self._catch_up, width, parts))
+    # The graphs, and what they hold
 
     def _next(self, parts: int) -> None:
         self._graphs.run(("draft", parts), partial(self._further, parts))
 
+    def _insert(self) -> None:
+        insert(self.desk.step, self.desk.drafts)
+
     def _catch_up(self, width: int, parts: int) -> None:
+        take(self.desk.caught_up, self.desk.draft)
         columns = Columns.of_step(self.desk.draft, width)
         self._guess(self._layer(columns, self.ops.pool.carry, parts, self._choice.first(self.ops.select)), parts)
 
@@ -181,4 +193,4 @@ class Drafts:
         draft, logits = self.ops.weights.draft, self.desk.logits[:parts]
         assert draft is not None
         self.ops.linear(draft.output, mixed, logits)
-        self._choice.follow(self.desk.draft, self.desk.step, self.desk.drafts, largest_of(logits))
+        self._choice.follow(self.desk.draft, self.desk.drafts, largest_of(logits))

@@ -27,6 +27,7 @@ from ..logits import Logits
 from ..plan import SharedMemory, prefix_budget
 from .cards import read_pieces
 from .cards_layout import lay_out
+from .clock import Clock
 from .compile import compiling
 from .device import what_fits
 from .draft import Drafts
@@ -116,7 +117,7 @@ class GpuExecutor:
         if boxes:
             self.desk.meanwhile = self._swap
             self.desk.sleep_while_waiting()  # a thread that spins beside those that compute halves their speed
-        self._clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.desk.on_gpu else []
+        self._clock = Clock(self.desk.on_gpu)
 
     @torch.inference_mode()
     @on_card
@@ -235,34 +236,34 @@ class GpuExecutor:
         """See `Executor.speculate`. The likeliest tokens are drafted and verified without the host in between."""
         if self._drafts is None or any(wish.pick is not None for wish in wishes):
             return draft_then_step(self, wishes)
-        columns = self._columns([([wish.next] * (1 + wish.depth), wish.state) for wish in wishes])
-        first = self._drafts.catch_up_table(wishes)
-        self.desk.write(step_table(columns), step_table(first))
-        self._tick(0)
-        self.launch_drafts(first, max(wish.depth for wish in wishes))
-        self._tick(1)
-        self.steps.run(sum(len(part.ids) for part in columns))
+        depth, count = max(wish.depth for wish in wishes), len(wishes)
+        for wish in wishes:
+            wish.state.reserve(wish.state.position + 1 + wish.depth)
+        self._clock.start((count, depth))
+        self._drafts.start(wishes)
+        # what follows is the host's work while the first draft is made
+        columns = [Part([next] * (1 + most), s.slot, s.position, s.pending, s.parity) for next, s, most, _ in wishes]
+        self.desk.write(step=step_table(columns))
+        self._drafts.go_on(count, depth)
+        self._clock.stop()
+        self.steps.run(count + sum(wish.depth for wish in wishes))
         found = self.desk.fetch()
-        likeliest, turns = found[0].tolist(), found[1:].T.tolist()
-        drafts = [line[: wish.depth] for line, wish in zip(turns, wishes, strict=False)]
-        read = [[wish.next, *line] for wish, line in zip(wishes, drafts, strict=True)]
-        logits = self._opened(read, [wish.state for wish in wishes], likeliest)
-        seconds = self._clock[0].elapsed_time(self._clock[1]) / 1000 if self._clock else 0.0
-        return Speculated(drafts, logits, seconds)
+        likeliest, turns = found[0].tolist(), found[1 : 1 + depth, :count].T.tolist()
+        drafts = [line[: wish.depth] for line, wish in zip(turns, wishes, strict=True)]
+        texts = [[wish.next, *line] for wish, line in zip(wishes, drafts, strict=True)]
+        logits = self._opened(texts, [wish.state for wish in wishes], likeliest)
+        return Speculated(drafts, logits, self._clock.seconds())
 
     def launch_drafts(self, parts: Sequence[Part], depth: int) -> None:
-        """See `Drafts.launch`."""
+        """Drafts by the desk's tables, of which the draft pass's says `parts`; nothing is waited for."""
         assert self._drafts is not None
-        self._drafts.launch(parts, depth)
+        self._drafts.first(parts)
+        self._drafts.go_on(len(parts), depth)
 
     def _swap(self) -> None:
         for card, swaps in zip(self.cards, self.swaps, strict=True):
             with card.on_card():
                 swaps.between()
-
-    def _tick(self, index: int) -> None:
-        if self._clock:
-            self._clock[index].record()
 
     def _columns(self, parts: Sequence[tuple[Sequence[int], GpuState]]) -> list[Part]:
         """Make room for a step's tokens; where they stand."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -24,6 +25,7 @@ class Desk:
     """What a pass reads and leaves, in memory that stays where it is.
 
     step, draft  int32 [ROWS, 16] on the device: the tables of a step and of a pass of the draft layer (ops.gpu.columns)
+    caught_up    as the host wrote it, the table of the draft layer's first pass, which takes it from here
     likeliest    int32 [16]: of a step's columns, -1 where numbers broke down
     drafts       int32 [15, 16]: by turn and part; both in main memory, where kernels write to
     logits       float32 [16, vocabulary] of the last pass
@@ -46,23 +48,33 @@ class Desk:
         self._tops = [
             torch.zeros(COLUMNS, LARGEST, dtype=kind, pin_memory=on_gpu) for kind in (torch.int64, torch.float32)
         ]
-        # what is uploaded where a step, the drafts, or both are to run
-        self._parts = {
-            1: (self.step, self._tables[0]),
-            2: (self.draft, self._tables[1]),
-            3: (self.tables, self._tables),
-        }
+        self.caught_up = self._tables[1]
         self._passes = 0
         self.meanwhile: Callable[[], None] | None = None
 
     def write(self, step: np.ndarray | None = None, draft: np.ndarray | None = None) -> None:
-        """Upload tables for the next passes. Whoever wrote before has fetched what came of it."""
-        if step is not None:
-            self._written[0] = step
+        """Upload a step's table, leave a draft pass's where that finds it. Whoever wrote before has fetched what came
+        of it."""
         if draft is not None:
             self._written[1] = draft
-        device, host = self._parts[(step is not None) + 2 * (draft is not None)]
-        device.copy_(host, non_blocking=True)
+        if step is not None:
+            self._written[0] = step
+            self.step.copy_(self._tables[0], non_blocking=True)
+
+    @contextmanager
+    def at_rest(self, slot: int) -> Iterator[None]:
+        """Inside, the tables are those of the sequence in an idle slot; what is launched there is over at the end."""
+        self._wait()
+        kept, written = self.tables.clone(), self._written.copy()
+        self._written[:] = 0
+        self._written[:, SLOT] = slot
+        self.tables.copy_(self._tables)
+        try:
+            yield
+        finally:
+            self.tables.copy_(kept)
+            self._wait()
+            self._written[:] = written
 
     def choose(self, ids: list[int]) -> None:
         """Give the draft table's first columns other ids, once the pass before has been waited for."""
@@ -138,16 +150,13 @@ class Graphs:
         """Have the graphs ready: compile, run once on tables of no sequence, capture. The tables stay as they were."""
         if not self._on_gpu or key in self._graphs:
             return
-        kept = self.desk.tables.clone()
         current = torch.cuda.current_stream(self.ops.device)
         self._stream.wait_stream(current)
         with self.ops.ordered(), torch.cuda.stream(self._stream):
             with compiling():
                 _all(work)
-            self.desk.tables.zero_()
-            self.desk.tables[:, SLOT].fill_(self.ops.pool.idle_slot)
-            _all(work)
-            self.desk.tables.copy_(kept)
+            with self.desk.at_rest(self.ops.pool.idle_slot):
+                _all(work)
         current.wait_stream(self._stream)
         try:
             self._graphs[key] = self._captured(work)

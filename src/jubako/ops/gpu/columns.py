@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from .launch import COLUMNS
 
 # Rows of a step's table, int32 [ROWS, COLUMNS]: three by column, then six by part (a part is one sequence's columns).
 IDS, SLOT, POSITION, FIRST, COUNT, PART_SLOT, BASE, PENDING, PARITY, ROWS = range(10)
+_PLACES = np.arange(COLUMNS, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ class Columns:
         return cls(ids, slots, positions, None, slot, position)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One sequence's share of a step. pending: columns kept of its last step that its memory does not hold yet."""
 
     ids: Sequence[int]
@@ -72,16 +73,8 @@ def step_table(parts: Sequence[Part]) -> np.ndarray:
         columns = slice(first, first + count)
         table[IDS, columns] = part.ids
         table[SLOT, columns] = part.slot
-        table[POSITION, columns] = np.arange(part.position, part.position + count)
-        for row, value in (
-            (FIRST, first),
-            (COUNT, count),
-            (PART_SLOT, part.slot),
-            (BASE, part.position),
-            (PENDING, part.pending),
-            (PARITY, part.parity),
-        ):
-            table[row, index] = value
+        table[POSITION, columns] = _PLACES[:count] + part.position
+        table[FIRST:, index] = (first, count, part.slot, part.position, part.pending, part.parity)
         first += count
     assert 0 < first <= COLUMNS, f"{first} columns in a step"
     return table

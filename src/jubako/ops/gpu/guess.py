@@ -108,7 +108,7 @@ def _note(
 
 @triton.jit
 def _follow(
-    table, step, drafts, best, pieces, parts, kept, known, complete,
+    table, drafts, best, pieces, parts, kept, known, complete,
     RATIO: tl.constexpr, WIDTH: tl.constexpr, MORE: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr,
     IDS: tl.constexpr, SLOT: tl.constexpr, POSITION: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
     PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, OVERLAP: tl.constexpr,
@@ -136,8 +136,6 @@ def _follow(
     tl.store(table + BASE * COLUMNS + c, position)
     tl.store(table + PENDING * COLUMNS + c, turn + 1 + 0 * c)
     tl.store(drafts + turn * COLUMNS + c, draft, mask=inside)
-    wanted = inside & (tl.load(step + COUNT * COLUMNS + c) > turn + 1)
-    tl.store(step + IDS * COLUMNS + tl.load(step + FIRST * COLUMNS + c) + 1 + turn, id, mask=wanted)
     if RATIO > 0:
         before, count = tl.load(complete + c), tl.load(known + c)
         now = (position + 1) // RATIO
@@ -180,16 +178,57 @@ class Choice:
         """The same blocks for one column of each part, with those finished since, as `follow` keeps them."""
         return self.blocks[: columns.tokens], self.counts[: columns.tokens]
 
-    def follow(self, table: torch.Tensor, step: torch.Tensor, drafts: torch.Tensor, best: torch.Tensor) -> None:
+    def follow(self, table: torch.Tensor, drafts: torch.Tensor, best: torch.Tensor) -> None:
         """Take the likeliest tokens by `best` [parts, pieces] (`route.largest_of`) as the drafts of this turn.
 
         drafts int32 [15, 16]: row by turn, column by part. table: of the draft layer's pass, becomes that of the pass
-        after. step: of the step that verifies, where they become columns after each part's first.
+        after.
         """
         device = best.device
         _follow[(1,)](
-            table, step, drafts, best, best.shape[1], len(best), self.blocks, self.counts, self._complete,
+            table, drafts, best, best.shape[1], len(best), self.blocks, self.counts, self._complete,
             RATIO=self.ratio, WIDTH=self.blocks.shape[1], MORE=MORE, SIZE=power_of_two(best.shape[1]), COLUMNS=COLUMNS,
             IDS=IDS, SLOT=SLOT, POSITION=POSITION, FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE,
             PENDING=PENDING, OVERLAP=target(device).overlap, num_warps=4, **overlapped(device),
         )  # fmt: skip
+
+
+@triton.jit
+def _take(source, table, SIZE: tl.constexpr, NUMBERS: tl.constexpr, OVERLAP: tl.constexpr):
+    release(OVERLAP)
+    wait(OVERLAP)
+    i = tl.arange(0, SIZE)
+    tl.store(table + i, tl.load(source + i, mask=i < NUMBERS), mask=i < NUMBERS)
+
+
+def take(source: torch.Tensor, table: torch.Tensor) -> None:
+    """Make a table what `source` in main memory says when the device comes to it."""
+    device = table.device
+    _take[(1,)](
+        source, table, SIZE=power_of_two(table.numel()), NUMBERS=table.numel(), OVERLAP=target(device).overlap,
+        num_warps=2, **overlapped(device),
+    )  # fmt: skip
+
+
+@triton.jit
+def _insert(
+    table, drafts,
+    COLUMNS: tl.constexpr, IDS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Turn by part."""
+    release(OVERLAP)
+    wait(OVERLAP)
+    turn, part = tl.arange(0, COLUMNS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    first, count = tl.load(table + FIRST * COLUMNS + part), tl.load(table + COUNT * COLUMNS + part)
+    wanted = turn + 1 < count
+    draft = tl.load(drafts + turn * COLUMNS + part, mask=wanted, other=0)
+    tl.store(table + IDS * COLUMNS + first + 1 + turn, tl.maximum(draft, 0), mask=wanted)
+
+
+def insert(table: torch.Tensor, drafts: torch.Tensor) -> None:
+    """Make drafts int32 [15, 16], by turn and part, ids of each part's columns after its first in a step's table."""
+    device = table.device
+    _insert[(1,)](
+        table, drafts, COLUMNS=COLUMNS, IDS=IDS, FIRST=FIRST, COUNT=COUNT, OVERLAP=target(device).overlap,
+        num_warps=1, **overlapped(device),
+    )  # fmt: skip

@@ -125,9 +125,13 @@ class GpuOps:
         """Inside, this thread launches on this card."""
         return on_device(self.device)
 
-    @contextmanager
-    def awake(self) -> Iterator[None]:
+    def awake(self) -> AbstractContextManager[Any]:
         """Inside, what steps ask the CPU for is answered; steps are waited for before its end."""
+        alone = self.before is None and self.boxes is None and self._far is None
+        return nullcontext() if alone else self._awake()
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
         with ExitStack() as stack:
             if self.before is not None:
                 stack.enter_context(self.before.awake())

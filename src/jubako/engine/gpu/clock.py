@@ -1,0 +1,42 @@
+"""How long drafts take on the device, looked at now and then: events cost the host time between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+EVERY = 16  # of so many times one is looked at
+
+
+class Clock:
+    """Seconds of work of several kinds, the last that were looked at of each. Where there is no GPU they are 0."""
+
+    def __init__(self, on_gpu: bool) -> None:
+        event: Any = torch.cuda.Event
+        self._events = [event(enable_timing=True) for _ in range(2)] if on_gpu else []
+        self._times: dict[Hashable, int] = {}
+        self._seconds: dict[Hashable, float] = {}
+        self._kind: Hashable = None
+        self._looks = False
+
+    def start(self, kind: Hashable) -> None:
+        """Work of this kind begins, on this thread's stream. The first time it may hold a graph's capture, so the
+        second is looked at as well."""
+        times = self._times[kind] = self._times.get(kind, -1) + 1
+        self._kind, self._looks = kind, bool(self._events) and (times < 2 or times % EVERY == 0)
+        if self._looks:
+            self._events[0].record()
+
+    def stop(self) -> None:
+        """It ends."""
+        if self._looks:
+            self._events[1].record()
+
+    def seconds(self) -> float:
+        """Of the kind that was started last. The device must be done with it."""
+        if self._looks:
+            self._seconds[self._kind] = self._events[0].elapsed_time(self._events[1]) / 1000
+            self._looks = False
+        return self._seconds.get(self._kind, 0.0)
