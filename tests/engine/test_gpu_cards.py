@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,23 @@ def test_a_step_by_halves_agrees_within_rounding(network: Any, alone: np.ndarray
     """Half of every layer and of the vocabulary each: sums are rounded once more, both halves are in their places."""
     got = step(halved(network))
     assert np.abs(got - alone).max() <= 1e-3 * np.abs(alone).max()
+
+
+def test_who_answers_any_card_is_awake_while_the_last_one_steps(network: Any) -> None:
+    made, awake = executor(network, [range(1), range(1, len(network.layers))]), []
+
+    @contextmanager
+    def note(card: int) -> Iterator[None]:
+        awake.append(card)
+        yield
+        awake.remove(card)
+
+    for card, ops in enumerate(made.cards):
+        boxes: Any = SimpleNamespace(awake=partial(note, card))
+        ops.boxes = boxes
+    with made.ops.awake():
+        assert awake == [0, 1]
+    assert not awake
 
 
 def everything(made: GpuExecutor) -> list[np.ndarray]:
