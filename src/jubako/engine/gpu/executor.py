@@ -113,8 +113,11 @@ class GpuExecutor:
         graphs = Graphs(self.ops, self.desk)
         self.steps = Steps(self.ops, graphs)
         self._drafts = Drafts(self.ops, graphs) if self.drafts else None
-        self.swaps = [Swaps(own, Heat(len(own.layers), self.config.experts, self.config.experts_used)) for own in boxes]
+        self.swaps: list[Swaps] = []
         if boxes:
+            for card, own in zip(self.cards, boxes, strict=True):
+                with card.on_card():  # it is timed how experts come
+                    self.swaps.append(Swaps(own, Heat(len(own.layers), self.config.experts, self.config.experts_used)))
             self.desk.meanwhile = self._swap
             self.desk.sleep_while_waiting()  # a thread that spins beside those that compute halves their speed
         self._clock = Clock(self.desk.on_gpu)
