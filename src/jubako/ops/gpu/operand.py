@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from .blocks import factors, unpack_words
+from .halves import excess, four_halves, plain_bytes, twice
 from .kinds import (
     bias_of,
     blocks_per_d,
@@ -84,9 +85,12 @@ def _of_several(
     base, blocks: tl.constexpr, row, unit, j, counting, each: tl.constexpr, every: tl.constexpr,
 ):  # fmt: skip
     """Scales of `each` bytes that `every` blocks share, [1 or 4, rows, 1]. Halves come as words with a neighbour: less
-    than four bytes cannot be fetched ahead."""
+    than four bytes cannot be fetched ahead. The index is loaded as half a word for that very reason: were it fetched
+    ahead too, what depends on it could be half as far ahead, and all other loads with it.
+    """
     of_row: tl.constexpr = (blocks + every - 1) // every
-    at = row * of_row + tl.load(counting + (unit * 4 // every + tl.arange(0, 1)[:, None, None]))
+    index = counting.to(tl.pointer_type(tl.uint16)) + 2 * (unit * 4 // every + tl.arange(0, 1)[:, None, None])
+    at = row * of_row + tl.load(index).to(tl.int32)
     if every == 2:
         at = tl.minimum(at + j // 2, row * of_row + of_row - 1)
     if each == 4:
@@ -133,57 +137,6 @@ def fetch_four(base, rows, blocks: tl.constexpr, row, unit, j, counting, TYPE: t
         else:
             d = _of_several(scales, blocks, row, unit, j, counting, d_bytes(TYPE), blocks_per_d(TYPE))
     return (first, second, low, high, bit, sub, d), (odd_first, odd_second, low, high, bit, sub, d)
-
-
-@triton.constexpr_function
-def halves_asm(bias: int, minimum: bool) -> str:
-    """Four bytes less a bias to halves, times $5, plus $6: a byte joins the exponent of 1024, which is taken off."""
-    off = 0x6480 + bias
-    last = "fma.rn.f16x2 {0}, {0}, $5, $6;" if minimum else "mul.rn.f16x2 {0}, {0}, $5;"
-    return (
-        "{.reg .b32 u, a, b, c; xor.b32 u, $4, 0x80808080;"
-        "prmt.b32 a, u, 0x64646464, 0x4140; prmt.b32 b, u, 0x64646464, 0x4342;"
-        f"mov.b32 c, {off << 16 | off}; sub.rn.f16x2 a, a, c; sub.rn.f16x2 b, b, c;"
-        + last.format("a")
-        + last.format("b")
-        + "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b;}"
-    )
-
-
-@triton.jit
-def _twice(x, FORM: tl.constexpr):
-    """x as two equal halves of a word, or as it is where there is no such instruction."""
-    if FORM == 1 or FORM == 4:
-        return tl.inline_asm_elementwise(
-            "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1
-        )
-    else:
-        return x
-
-
-@triton.jit
-def _four(codes, scale, low, BIAS: tl.constexpr, MINIMUM: tl.constexpr, FORM: tl.constexpr):
-    """Bytes 0 … 3 of codes [4, rows, 2], less BIAS, times scale and low more: four tensors of float16."""
-    if FORM == 1 or FORM == 4:
-        scale = tl.broadcast_to(scale, codes.shape)
-        if MINIMUM:
-            return tl.inline_asm_elementwise(
-                halves_asm(BIAS, True), "=h,=h,=h,=h,r,r,r", [codes, scale, tl.broadcast_to(low, codes.shape)],
-                dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=1,
-            )  # fmt: skip
-        else:
-            return tl.inline_asm_elementwise(
-                halves_asm(BIAS, False), "=h,=h,=h,=h,r,r", [codes, scale],
-                dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=1,
-            )  # fmt: skip
-    else:
-        values = ()
-        for b in tl.static_range(4):
-            value = scale * (((codes << (24 - 8 * b)) >> 24) - BIAS).to(tl.float32)
-            if MINIMUM:
-                value += low
-            values = values + (value.to(tl.float16),)
-        return values
 
 
 @triton.jit
@@ -249,13 +202,17 @@ def operand(
         low0, low1 = offset, offset
         if minimum_of(TYPE) == 2:
             low0, low1 = offset * m0, offset * m1
-        f0, f1 = _twice(f0 * SCALE, FORM), _twice(f1 * SCALE, FORM)
-        low0, low1 = _twice(low0 * SCALE, FORM), _twice(low1 * SCALE, FORM)
+        f0, f1 = twice(f0 * SCALE, FORM), twice(f1 * SCALE, FORM)
+        low0, low1 = twice(low0 * SCALE, FORM), twice(low1 * SCALE, FORM)
         MINIMUM: tl.constexpr = minimum_of(TYPE) > 0
+        BYTES: tl.constexpr = FORM == 1 or FORM == 4
+        OVER: tl.constexpr = excess(TYPE) if BYTES else bias_of(TYPE)
         numbers = ()
         for o in tl.static_range(2):
-            w0, w1 = unpack_words(raws[o], 2 * pair + o, TYPE, FORM)
-            first = _four(w0, f0, low0, bias_of(TYPE), MINIMUM, FORM)
-            second = _four(w1, f1, low1, bias_of(TYPE), MINIMUM, FORM)
-            numbers = numbers + ((first, second),)
+            if BYTES:
+                w0, w1 = plain_bytes(raws[o], 2 * pair + o, j, TYPE, FORM)
+            else:
+                w0, w1 = unpack_words(raws[o], 2 * pair + o, TYPE, FORM)
+            first = four_halves(w0, f0, low0, OVER, MINIMUM, FORM)
+            numbers = numbers + ((first, four_halves(w1, f1, low1, OVER, MINIMUM, FORM)),)
         return _ordered(numbers, ROWS)
