@@ -1,18 +1,20 @@
-"""How the absent experts of a step are shared between the CPU and the link: so that both end at once.
+"""How the absent experts of a step are shared between the CPU and the link: so that both end at about the same time.
 
-The CPU's time for an expert is what its threads took lately, beside the GPU's reading, which slows them. The link's is
-measured once: threads that read the same memory hardly slow it (on the H200's machine 49.5 of 50.9 GB/s are left).
+The GPU counts how long it waits for the threads when its own part is done. A share of the link's that is too small
+shows as long waiting, one that is too large as none; experts are whole, so that some is left where both ends are even.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.link import fetch
 
 MOST = 0.9  # of the experts for the link: what the CPU takes must stay known
-LAG = 15e-6  # seconds that the GPU needs for what it fetched, after which it waits for the CPU
+LOOK = 1.2e-6  # seconds of a look at whether the threads are done
+EVEN = 0.125  # waiting, in times of an expert by the CPU and over the link, when shares of whole experts are even
 GENTLY = 0.5  # of the way to the new share, at a time
 FEWEST = 64  # requests before a new look
 
@@ -24,7 +26,10 @@ class Balance:
         self.boxes = boxes
         self.share = 0.0
         self.fetching = fetching_seconds(boxes)
+        self.waiting = 0.0  # seconds that the GPU waited lately, each time
         self._seen = self._read()
+        self._notes = torch.zeros(8, dtype=torch.int32, pin_memory=boxes.counts.device.type == "cuda")
+        self._noted = self._notes.numpy().copy()
 
     def set(self, share: float) -> None:
         """Begin with a share; 0 where nothing can be fetched."""
@@ -32,16 +37,19 @@ class Balance:
         self.boxes.share(self.share)
 
     def adapt(self) -> None:
-        """Look at what the threads did since the last time."""
+        """Look at what the threads did since the last time. What was launched then must be over."""
         now = self._read()
         requests, experts, seconds = (new - old for new, old in zip(now, self._seen, strict=True))
         if not self.fetching or requests < FEWEST or experts == 0:
             return
-        self._seen = now
-        computing, absent = seconds / experts, experts / requests / (1 - self.share)
-        wanted = (absent * computing - LAG) / (absent * (computing + self.fetching))
-        wanted = min(max(wanted, 0.0), MOST)
-        self.set(self.share + GENTLY * (wanted - self.share))
+        looks, programs = (self._notes.numpy() - self._noted).astype(np.int64)[6:].tolist()  # they may wrap
+        self._seen, self._noted = now, self._notes.numpy().copy()
+        self._notes.copy_(self.boxes.mailbox.state, non_blocking=True)
+        if programs:
+            each, absent = seconds / experts + self.fetching, experts / requests / (1 - self.share)
+            self.waiting = LOOK * looks / programs
+            wanted = self.share + (self.waiting - EVEN * each) / (absent * each)
+            self.set(self.share + GENTLY * (max(wanted, 0.0) - self.share))
 
     def _read(self) -> tuple[float, float, float]:
         threads = self.boxes.threads

@@ -44,9 +44,10 @@ class Mailbox:
     ids    int32 [16, k], negative where an expert is not asked for
     x      float32 [16, H], what the experts read
     rows   float32 [16·k, H], their outputs
-    state  int32 [6] on the device: number of the latest request, that of the one to wait for (0: none), how many of
+    state  int32 [8] on the device: number of the latest request, that of the one to wait for (0: none), how many of
            1,024 absent experts the GPU fetches itself (link.py), how many at most before a layer asks (foresight.py),
-           how many it has fetched so, and how many of those were asked for
+           how many it has fetched so, how many of those were asked for; looks at `done` that found nothing, and by how
+           many programs
     """
 
     words: torch.Tensor
@@ -68,7 +69,7 @@ class Mailbox:
             shared(COLUMNS, chosen, dtype=torch.int32),
             shared(COLUMNS, hidden, dtype=torch.float32),
             shared(COLUMNS * chosen, hidden, dtype=torch.float32),
-            torch.zeros(6, dtype=torch.int32, device=device),
+            torch.zeros(8, dtype=torch.int32, device=device),
         )
 
     def threads(self, layers: list[_cpu.ExpertLayer]) -> _cpu.ExpertThreads:
@@ -234,6 +235,9 @@ def collect_kernel(
             left -= 1
         if left == 0:
             tl.store(words + ERROR, 1, mask=look(words + ERROR, FORM) == 0)
+        elif tl.program_id(0) == 0:
+            tl.atomic_add(state + 6, patience - left, sem="relaxed")
+            tl.atomic_add(state + 7, 1, sem="relaxed")
         at = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
         row = tl.load(rows + use * hidden + at, mask=at < hidden)
         tl.store(parts + use * hidden + at, row, mask=at < hidden)
