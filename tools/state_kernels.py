@@ -28,9 +28,9 @@ def step_columns(tokens: int) -> Columns:
     return Columns.of_step(torch.from_numpy(step_table([Part([0] * tokens, 0, 100, 0, 0)])), tokens)
 
 
-def prompt_columns(tokens: int) -> Columns:
-    """Late in a context, where each token gathers its own cells."""
-    return Columns.of_prompt(torch.zeros(tokens, dtype=torch.int32), 0, CONTEXT // 2)
+def prompt_columns(tokens: int, start: int = CONTEXT // 2) -> Columns:
+    """A piece of a prompt; late in a context each token gathers its own cells."""
+    return Columns.of_prompt(torch.zeros(tokens, dtype=torch.int32), 0, start)
 
 
 def delta_net(columns: Columns, dim: int = 0) -> None:
@@ -89,5 +89,7 @@ def families() -> dict[str, Callable[[], Any]]:
         "attention, 16 bit": lambda: attention(step_columns(1), 16),
         "attention, cells in main memory": lambda: attention(step_columns(1), 8, far=True),
         "prompt: attention": lambda: attention(prompt_columns(32), 8),
+        "prompt: attention, early": lambda: attention(prompt_columns(32, 4000), 8),
+        "prompt: attention, early, cells in main memory": lambda: attention(prompt_columns(32, 4000), 8, far=True),
         "prompt: attention, cells in main memory": lambda: attention(prompt_columns(32), 8, far=True),
     }
