@@ -167,6 +167,21 @@ def test_cards_that_do_not_hold_it_together_share_main_memory() -> None:
     assert [card.index for card in one.cards] == [1] and one.resident and not one.notes
 
 
+def test_what_several_cards_reach_together() -> None:
+    """A step takes each card's share of the layers at its rates; a long prompt is read by all at the same time."""
+    slow = replace(CARD, read=CARD.read / 2, matmul=CARD.matmul / 2)
+    rates = {}
+    for name, cards in (("one", (CARD,)), ("two", (CARD, CARD)), ("unequal", (CARD, slow)), ("slow", (slow,))):
+        plan = make_plan(census(), replace(measured(), cards=cards), Wish(vram=80 * GB, gpus=tuple(range(len(cards)))))
+        assert plan.speed is not None and plan.resident and len(plan.cards) == len(cards)
+        rates[name] = plan.speed.flat.rate, plan.speed.prompts[512].rate, plan.speed.prompts[65536].rate
+    assert rates["two"][:2] == pytest.approx(rates["one"][:2])
+    assert 1.7 < rates["two"][2] / rates["one"][2] < 2
+    for index in range(2):
+        assert rates["slow"][index] < rates["unequal"][index] < rates["one"][index]
+    assert rates["slow"][2] < rates["unequal"][2] < rates["two"][2]
+
+
 def test_several_sequences_have_their_states_and_share_the_cache() -> None:
     one, eight = (make_plan(census(), machine(1), Wish(sequences=n)) for n in (1, 8))
     kept(eight)

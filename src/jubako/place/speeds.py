@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from .census import Census
 from .factors import CALIBRATED, IDEAL, Factors
-from .machine import Machine
+from .machine import CardRates, Machine
 from .plan import Plan
-from .predict import Holding, card_prompt, card_step, cpu_prompt, cpu_step, draft_pass
+from .predict import Holding, card_prompt, card_step, chunks, cpu_prompt, cpu_step, draft_pass
 from .routing import Popularity, flat, skewed
 from .speed import Estimate, Speed, Term
 
@@ -43,8 +45,9 @@ def step(
     """A step of `columns` columns."""
     held = holding(census, plan)
     if plan.device == "cuda":
-        card = machine.cards[plan.cards[0].index]
-        return card_step(census, machine, card, held, popularity, depth, columns, factors)
+        return _together(
+            machine, plan, lambda card: card_step(census, machine, card, held, popularity, depth, columns, factors)
+        )
     return cpu_step(census, machine, held, popularity, depth, columns, factors)
 
 
@@ -62,9 +65,38 @@ def prompt(
     """A prompt of so many tokens, from an empty context."""
     held = holding(census, plan)
     if plan.device == "cuda":
-        card = machine.cards[plan.cards[0].index]
-        return card_prompt(census, machine, card, held, popularity, tokens, plan.chunk, factors)
+        pieces = len(chunks(tokens, plan.chunk))
+        return _together(
+            machine, plan,
+            lambda card: card_prompt(census, machine, card, held, popularity, tokens, plan.chunk, factors), pieces,
+        )  # fmt: skip
     return cpu_prompt(census, machine, held, popularity, tokens, plan.chunk, factors)
+
+
+def _together(machine: Machine, plan: Plan, of: Callable[[CardRates], Estimate], pieces: int = 1) -> Estimate:
+    """Of all the plan's cards, each with its share of what `of` says of one that had all layers.
+
+    A card reads a piece of a prompt while the one before reads the next.
+    """
+    estimates = [of(machine.cards[card.index]) for card in plan.cards]
+    if len(estimates) == 1:
+        return estimates[0]
+    layers = [card.last - card.first for card in plan.cards]
+    shares = [count / sum(layers) for count in layers]
+    each = [share * estimate.seconds / pieces for share, estimate in zip(shares, estimates, strict=True)]
+    beside = 1 - (sum(each) + (pieces - 1) * max(each)) / (pieces * sum(each))
+    return Estimate(estimates[0].tokens, _joined(shares, estimates, beside), estimates[0].hit_rate)
+
+
+def _joined(shares: Sequence[float], estimates: Sequence[Estimate], beside: float) -> tuple[Term, ...]:
+    """The cards' terms by name; of what shows of each so much is hidden beside another card's work."""
+    joined: dict[str, Term] = {}
+    for share, estimate in zip(shares, estimates, strict=True):
+        for term in estimate.terms:
+            hidden = share * (term.hidden + beside * (term.seconds - term.hidden))
+            known = joined.get(term.name, Term(term.name, 0.0, term.why))
+            joined[term.name] = Term(term.name, known.seconds + share * term.seconds, known.why, known.hidden + hidden)
+    return tuple(joined.values())
 
 
 def _drafted(
@@ -73,7 +105,7 @@ def _drafted(
     """The number of drafts that gives most, and its estimate; (None, 0) where none gains."""
     if not census.draft or plan.device != "cuda":
         return None, 0
-    card = machine.cards[plan.cards[0].index]
+    card = machine.cards[plan.cards[-1].index]
     best: Estimate | None = None
     chosen = 0
     plain = step(census, machine, plan, popularity, depth).rate
