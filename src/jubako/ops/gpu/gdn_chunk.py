@@ -212,7 +212,8 @@ def gdn_prompt(
     tokens, device = len(qkv), qkv.device
     key_heads, dim = memory.k.shape[3:]
     heads, channels, ring = memory.u.shape[3], qkv.shape[1], memory.conv.shape[1]
-    stages = target(device).stages
+    to = target(device)
+    stages = 3 if to.stages > 1 and to.overlap else to.stages  # 205 KB of shared memory
     values = min(VALUES if stages > 1 else VALUES // 2, dim)
     warps = 4 if dim >= NARROW else 2
 

@@ -61,7 +61,8 @@ def either_asm(t1: int, t3: int) -> str:
 
 @triton.constexpr_function
 def chosen_asm(t1: int, t3: int) -> str:
-    """The same of any table: its eights are looked up and bit 3 chooses. $5: 0x32103210, which selects bytes 0 to 3; with 4 more in a digit those of the other word."""
+    """The same of any table: its eights are looked up and bit 3 chooses. $5: 0x32103210, which selects bytes 0 to 3;
+    with 4 more in a digit those of the other word."""
 
     def four(out: str) -> str:
         return f"prmt.b32 l, $3, {t1 & 0xFFFFFFFF}, s; prmt.b32 h, $4, {t3 & 0xFFFFFFFF}, s; prmt.b32 {out}, l, h, p;"
