@@ -51,7 +51,7 @@ __attribute__((flatten)) void narrow_rows(const RowsTimesColumns& job, int first
         F::unpack(w, u);
         for (int c = 0; c + 1 < columns; c += 2) {
             Pair pair;
-            step<F, fine>(u, x[c], x[c + 1], pair);
+            step<F, fine>(u, u, x[c], x[c + 1], pair);
             store_narrow<blocks>(pair.first(), job.scale, job.out[first_column + c] + row);
             store_narrow<blocks>(pair.second(), job.scale, job.out[first_column + c + 1] + row);
         }

@@ -130,7 +130,7 @@ inline __m256 step(const Unit& u, const Column<fine>& x, __m256 p) {
 
 #ifdef JUBAKO_AVX512
 
-// One unit meets two columns, whose partial sums share a register: those of the first in its lower half.
+// Two products of a unit and a column whose partial sums share a register: those of the first in its lower half.
 struct Pair {
     __m512 p = _mm512_setzero_ps();
     __m256 first() const { return _mm512_castps512_ps256(p); }
@@ -145,33 +145,36 @@ inline __m512 odd_of(__m512 a, __m512 b) {
 }
 inline __m512 scaled(V x, V scale) { return _mm512_mul_ps(_mm512_cvtepi32_ps(x), _mm512_castsi512_ps(scale)); }
 
+// Unit u meets column x, unit v column y.
 template <class F, bool fine>
-inline void step(const Unit& u, const Column<fine>& x, const Column<fine>& y, Pair& sum) {
-    const V dot_x = dots<F, fine>(u.c, x), dot_y = dots<F, fine>(u.c, y);
-    const __m512 d = halves(_mm256_load_ps(x.d), _mm256_load_ps(y.d)), factor = halves(u.factor, u.factor);
+inline void step(const Unit& u, const Unit& v, const Column<fine>& x, const Column<fine>& y, Pair& sum) {
+    const V dot_x = dots<F, fine>(u.c, x), dot_y = dots<F, fine>(v.c, y);
+    const __m512 d = halves(_mm256_load_ps(x.d), _mm256_load_ps(y.d)), factor = halves(u.factor, v.factor);
     __m512 p = sum.p;
     if constexpr (F::scales == Scales::group) {
-        const __m512 a = scaled(dot_x, u.scale), b = scaled(dot_y, u.scale);
+        const __m512 a = scaled(dot_x, u.scale), b = scaled(dot_y, v.scale);
         p = _mm512_fmadd_ps(_mm512_add_ps(even_of(a, b), odd_of(a, b)), _mm512_mul_ps(factor, d), p);
     } else {
         const __m512 a = _mm512_castsi512_ps(dot_x), b = _mm512_castsi512_ps(dot_y);
         const V even = _mm512_castps_si512(even_of(a, b)), odd = _mm512_castps_si512(odd_of(a, b));
         if constexpr (F::scales == Scales::two_floats) {
             p = _mm512_fmadd_ps(_mm512_cvtepi32_ps(even), _mm512_mul_ps(factor, d), p);
-            p = _mm512_fmadd_ps(_mm512_cvtepi32_ps(odd), _mm512_mul_ps(halves(u.factor1, u.factor1), d), p);
+            p = _mm512_fmadd_ps(_mm512_cvtepi32_ps(odd), _mm512_mul_ps(halves(u.factor1, v.factor1), d), p);
         } else {
             p = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(even, odd)), _mm512_mul_ps(factor, d), p);
         }
     }
     if constexpr (F::minimum == Minimum::block)
-        p = _mm512_fmadd_ps(halves(u.offset, u.offset), halves(_mm256_load_ps(x.s), _mm256_load_ps(y.s)), p);
+        p = _mm512_fmadd_ps(halves(u.offset, v.offset), halves(_mm256_load_ps(x.s), _mm256_load_ps(y.s)), p);
     if constexpr (F::minimum == Minimum::group) {
-        const __m512 a = scaled(load64(x.sum16), u.minimum), b = scaled(load64(y.sum16), u.minimum);
+        const __m512 a = scaled(load64(x.sum16), u.minimum), b = scaled(load64(y.sum16), v.minimum);
         const __m512 minima = _mm512_mul_ps(_mm512_add_ps(even_of(a, b), odd_of(a, b)), _mm512_set1_ps(-1.0f / 128));
-        p = _mm512_fmadd_ps(minima, _mm512_mul_ps(halves(u.offset, u.offset), d), p);
+        p = _mm512_fmadd_ps(minima, _mm512_mul_ps(halves(u.offset, v.offset), d), p);
     }
     sum.p = p;
 }
+
+constexpr bool rows_in_pairs = true;
 
 #else
 
@@ -181,10 +184,12 @@ struct Pair {
     __m256 second() const { return y; }
 };
 template <class F, bool fine>
-inline void step(const Unit& u, const Column<fine>& x, const Column<fine>& y, Pair& sum) {
+inline void step(const Unit& u, const Unit& v, const Column<fine>& x, const Column<fine>& y, Pair& sum) {
     sum.x = step<F, fine>(u, x, sum.x);
-    sum.y = step<F, fine>(u, y, sum.y);
+    sum.y = step<F, fine>(v, y, sum.y);
 }
+
+constexpr bool rows_in_pairs = false;  // two units do not leave enough registers
 
 #endif
 
@@ -212,7 +217,7 @@ __attribute__((flatten)) void vector_rows(const RowsTimesColumns& job, int first
         __m256 single = _mm256_setzero_ps();
         Unit u;
         auto meet = [&](int64_t unit) __attribute__((always_inline)) {
-            for (int c = 0; c + 1 < columns; c += 2) step<F, fine>(u, x[c][unit], x[c + 1][unit], pairs[c / 2]);
+            for (int c = 0; c + 1 < columns; c += 2) step<F, fine>(u, u, x[c][unit], x[c + 1][unit], pairs[c / 2]);
             if (columns % 2 == 1) single = step<F, fine>(u, x[columns - 1][unit], single);
         };
         for (int64_t i = 0; i < units; ++i, w += unit_bytes) {
@@ -238,8 +243,37 @@ __attribute__((flatten)) void vector_rows(const RowsTimesColumns& job, int first
     }
 }
 
+// One column meets two rows at a time, whose partial sums share a register; rows of whole units. What is left of `job` stays.
 template <class F, bool fine>
-void whole_rows(const RowsTimesColumns& job) {
+__attribute__((flatten)) void take_row_pairs(RowsTimesColumns& job) {
+    constexpr int unit_bytes = 256 / F::weights * F::bytes;
+    if (job.columns != 1 || job.cols % 256 != 0) return;
+    const auto* x = static_cast<const Column<fine>*>(job.x[0]);
+    const uint8_t* end = job.weights + (job.first_row + job.rows) * job.row_stride;
+    const int64_t units = job.cols / 256, jump = job.next == nullptr ? 0 : job.next - end;
+    for (; job.rows >= 2; job.first_row += 2, job.rows -= 2) {
+        const uint8_t *v = job.weights + job.first_row * job.row_stride, *w = v + job.row_stride;
+        Pair pair;
+        for (int64_t i = 0; i < units; ++i, v += unit_bytes, w += unit_bytes) {
+            for (const uint8_t* row : {v, w}) {
+                const uint8_t* ahead = row + prefetch_distance;
+                if (ahead >= end) ahead += jump;
+                for (int line = 0; line < unit_bytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
+            }
+            Unit first, second;
+            F::unpack(v, first);
+            F::unpack(w, second);
+            step<F, fine>(first, second, x[i], x[i], pair);
+        }
+        job.out[0][job.first_row] = tree(pair.first()) * job.scale;
+        job.out[0][job.first_row + 1] = tree(pair.second()) * job.scale;
+    }
+}
+
+template <class F, bool fine>
+void whole_rows(RowsTimesColumns job) {
+    if constexpr (rows_in_pairs) take_row_pairs<F, fine>(job);
+    if (job.rows == 0) return;
     for (int c = 0; c < job.columns;) {
         int left = job.columns - c;
         if (left >= 8) vector_rows<F, fine, 8>(job, c), c += 8;
