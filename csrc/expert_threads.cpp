@@ -19,6 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr timespec nap{0, 20'000'000};  // a bell that nobody announced is heard after this
+constexpr auto awake_time = std::chrono::milliseconds(1);  // from one step to the next, as in pool.cpp
 constexpr auto patience = std::chrono::seconds(10);  // for an expert to come into memory
 
 uint32_t load(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
@@ -51,6 +52,7 @@ void ExpertThreads::end() {
 
 void ExpertThreads::run() {
     uint32_t answered = load(mailbox_.words + done_word);
+    Clock::time_point until{};
     while (!over_.load(std::memory_order_relaxed)) {
         const uint32_t wakes = wakes_.load();
         const uint32_t rung = load(mailbox_.words + bell_word);
@@ -63,6 +65,9 @@ void ExpertThreads::run() {
             requests.fetch_add(1);
             if (trouble == Trouble::none) foresee();
         } else if (awake_.load(std::memory_order_relaxed) > 0) {
+            until = Clock::now() + awake_time;
+            _mm_pause();
+        } else if (Clock::now() < until) {
             _mm_pause();
         } else {
             syscall(SYS_futex, &wakes_, FUTEX_WAIT_PRIVATE, wakes, &nap, nullptr, 0);

@@ -22,6 +22,7 @@ namespace jubako {
 namespace {
 
 constexpr auto spin_time = std::chrono::microseconds(50);
+constexpr auto awake_time = std::chrono::milliseconds(1);  // of threads that were kept awake: from one step of a GPU to the next
 constexpr int item_bits = 20;
 constexpr uint64_t item_mask = (1u << item_bits) - 1;
 
@@ -98,10 +99,11 @@ private:
                 while (claim_and_run()) worked = true;
                 if (worked) {
                     sequence = sequence_.load();
-                    until = std::chrono::steady_clock::now() + spin_time;
+                    until = std::max(until, std::chrono::steady_clock::now() + spin_time);
                 }
-                const int pauses = awake_.load(std::memory_order_relaxed) > 0 ? 4 : 16;
-                for (int i = 0; i < pauses; ++i) _mm_pause();
+                const bool awake = awake_.load(std::memory_order_relaxed) > 0;
+                if (awake) until = std::chrono::steady_clock::now() + awake_time;
+                for (int i = 0; i < (awake ? 4 : 16); ++i) _mm_pause();
             }
             for (int limit = limit_.load(); index >= limit - 1; limit = limit_.load()) futex(&limit_, FUTEX_WAIT_PRIVATE, limit);
             sleepers_.fetch_add(1);
