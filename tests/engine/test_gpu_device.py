@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,3 +157,29 @@ def test_a_model_that_runs_out_of_memory_says_what_would_fit(with_cuda: pytest.M
     with_cuda.setattr(torch.cuda, "mem_get_info", lambda device: (gpu_device.RESERVE, 24 * 10**9))
     with pytest.raises(MachineError, match=r"the weights alone take 0\.0 GB; ask for a smaller file, or the CPU"):
         executor.GpuExecutor(network, torch.device("cuda"), context=4096)
+
+
+@pytest.mark.parametrize(
+    ("count", "environment", "told"),
+    [
+        (1, {}, ["expandable_segments:True"]),
+        (2, {}, ["expandable_segments:False"]),
+        (1, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, []),
+        (0, {}, []),
+    ],
+)
+def test_memory_grows_in_one_piece_on_a_card_alone(
+    monkeypatch: pytest.MonkeyPatch, count: int, environment: dict[str, str], told: list[str]
+) -> None:
+    from jubako.engine.gpu.memory import grow_at_the_end
+
+    heard: list[str] = []
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", heard.append)
+    grow_at_the_end([torch.device("cuda", index) for index in range(count)] or [torch.device("cpu")])
+    assert heard == told

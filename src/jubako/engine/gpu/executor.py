@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
@@ -32,7 +32,7 @@ from .compile import compiling
 from .device import what_fits
 from .draft import Drafts
 from .graph import Desk, Graphs
-from .memory import allocated, too_little, video_bytes
+from .memory import allocated, grow_at_the_end, too_little, video_bytes
 from .step import Steps
 from .swaps import Swaps
 
@@ -64,6 +64,7 @@ class GpuExecutor:
     """
 
     chunk = piece = 4096
+    experts_in: Mapping[str, int] | None = None  # see `SharingExecutor`
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class GpuExecutor:
         self.context = context = context or self.config.context_length
         self.devices = devices = [device] if isinstance(device, torch.device) else list(device)
         self.boxes = boxes = [boxes] if isinstance(boxes, Boxes) else list(boxes or ())
+        grow_at_the_end(devices)
         before = allocated(devices)
         try:
             self.cards, self.pool = lay_out(

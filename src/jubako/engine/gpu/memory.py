@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
@@ -24,6 +28,24 @@ def allocated(devices: Sequence[torch.device]) -> int:
 def video_bytes(devices: Sequence[torch.device]) -> int:
     """Bytes of the cards; 0 where there are none."""
     return sum(torch.cuda.get_device_properties(device).total_memory for device in on_gpus(devices))
+
+
+def grow_at_the_end(devices: Sequence[torch.device]) -> None:
+    """Let torch's memory of a single card be one piece that grows: else it keeps pieces of the sizes that were once
+    asked for, and what a prompt's attention leaves does not serve its experts.
+
+    Not where another card reads and writes there, nor where that is not known to work, nor against the user's own
+    settings of torch.
+    """
+    cards = on_gpus(devices)
+    if not cards or any(name in os.environ for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")):
+        return
+    alone = len(cards) == 1 and torch.version.hip is None and sys.platform == "linux" and not Path("/dev/dxg").exists()
+    tell = getattr(torch.cuda.memory, "_set_allocator_settings", None)  # torch has no public name for it
+    if tell is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            tell(f"expandable_segments:{alone}")
 
 
 def too_little(
