@@ -17,11 +17,15 @@ from ..arch.weights import Network
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes that the engine keeps beside the weights: pages of keys and values, other states, files on disk."""
+    """Bytes that the engine keeps beside the weights: pages of keys and values, other states, files on disk.
+
+    far: of the pages of a card, what lies in RAM.
+    """
 
     pages: int
     states: int
     disk: int = 0
+    far: int = 0
 
 
 def weight_bytes(network: Network) -> dict[str, int]:
@@ -35,14 +39,26 @@ def weight_bytes(network: Network) -> dict[str, int]:
     return sizes
 
 
-def boxes(weights: Mapping[str, int], held: Held, file: Path, video: int = 0) -> list[dict[str, Any]]:
-    """The tiers with their sizes and parts. file: one of the model's. video: bytes of the card that holds it."""
-    table = weights["n-gram table"]
-    first = {"dense weights": weights["dense weights"], "experts": weights["experts"], "keys and values": held.pages}
-    saved = {"saved states": held.states}
-    ram = _box("RAM", psutil.virtual_memory().total, saved if video else {**first, **saved})
-    ssd = _box("SSD", shutil.disk_usage(file.parent).total, {"n-gram table": table, "sessions": held.disk})
-    return [_box("VRAM", video, first), ram, ssd] if video else [ram, ssd]
+def boxes(
+    weights: Mapping[str, int], held: Held, file: Path, video: int = 0, experts: Mapping[str, int] | None = None
+) -> list[dict[str, Any]]:
+    """The tiers with their sizes and parts. file: one of the model's. video: bytes of the card that holds it.
+
+    experts: bytes of them by tier; None: all where the dense weights are.
+    """
+    fast = "VRAM" if video else "RAM"
+    lie_in = {fast: weights["experts"]} if experts is None else experts
+    parts: dict[str, dict[str, int]] = {"VRAM": {}, "RAM": {}, "SSD": {"n-gram table": weights["n-gram table"]}}
+    parts[fast]["dense weights"] = weights["dense weights"]
+    for tier, size in lie_in.items():
+        parts[tier]["experts"] = size
+    parts[fast]["keys and values"] = held.pages - held.far
+    if video:
+        parts["RAM"]["keys and values"] = held.far
+    parts["RAM"]["saved states"], parts["SSD"]["sessions"] = held.states, held.disk
+    ram = _box("RAM", psutil.virtual_memory().total, parts["RAM"])
+    ssd = _box("SSD", shutil.disk_usage(file.parent).total, parts["SSD"])
+    return [_box("VRAM", video, parts["VRAM"]), ram, ssd] if video else [ram, ssd]
 
 
 def _box(name: str, size: int, parts: Mapping[str, int]) -> dict[str, Any]:

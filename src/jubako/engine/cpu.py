@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import psutil
@@ -31,6 +31,7 @@ class CpuExecutor:
         self._kv_bits = kv_bits
         self.layout = f"cpu, {kv_bits} bit"
         self.video_bytes = 0
+        self.experts_in: Mapping[str, int] | None = None
 
     def new_state(self, context: int) -> CpuState:
         """See `Executor.new_state`. Memory is committed as the context fills, but must be there for all of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -39,6 +39,8 @@ class SharingExecutor(Executor, Protocol):
     """What saved states depend on beside the model: device and precision."""
     video_bytes: int
     """Bytes of the card that holds weights and pages; 0 where main memory does."""
+    experts_in: Mapping[str, int] | None
+    """Bytes of routed experts by box ("VRAM", "RAM", "SSD"), copies too; None: all where the other weights are."""
 
     def share_memory(self, sequences: int, context: int, prefix_bytes: int | None) -> SharedMemory:
         """Memory for so many sequences of `context` tokens and their checkpoints (None: a share of what is free).

@@ -42,12 +42,13 @@ class Room:
         return len(taken) + growth <= self._pages
 
     def figures(self) -> dict[str, int]:
-        """Tokens and bytes of the pages in use, of sequences and checkpoints."""
+        """Tokens and bytes of the pages in use, of sequences and checkpoints; far: what a card left to main memory."""
         pages = self.pool.pages
         used = pages.count - pages.free
         return {
             "tokens": used * self.pool.page_tokens,
             "bytes": used * self.pool.page_bytes,
+            "far": self.pool.bytes_in_ram(used),
             "budget": pages.count * self.pool.page_bytes,
         }
 

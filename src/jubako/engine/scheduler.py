@@ -134,13 +134,15 @@ class Scheduler:
         memory, figures = psutil.virtual_memory(), self._gauges.figures()
         prefix, kv = self._recall.figures(), self._room.figures()
         states = prefix["states"] + self._limit * self._room.layout.fixed_bytes
-        held = Held(kv["bytes"], states, prefix.get("disk", {}).get("bytes", 0))
+        held = Held(kv["bytes"], states, prefix.get("disk", {}).get("bytes", 0), kv["far"])
         return {
             "sequences": {"running": len(self._running), "waiting": len(self._waiting), "limit": self._limit},
             **figures,
             "prefix": {**prefix, **figures["totals"]},
             "kv": kv,
-            "boxes": boxes(self._weights, held, self.model.paths[0], self._executor.video_bytes),
+            "boxes": boxes(
+                self._weights, held, self.model.paths[0], self._executor.video_bytes, self._executor.experts_in
+            ),
             "memory": {
                 "process_bytes": psutil.Process().memory_info().rss,
                 "available_bytes": memory.available,

@@ -56,6 +56,7 @@ class StoredExecutor(CpuExecutor):
         tables = {id(tensor): files.table(tensor) for tensor in in_file(network) if stretch_of(tensor) is not None}
         super().__init__(network, threads, kv_bits, StoredOps(network, threads, self.store.native, tables))
         self._states = budget.states
+        self.experts_in = self.store.lie_in
 
     def free_memory(self) -> int:
         """See `CpuExecutor.free_memory`: the share of states."""

@@ -89,6 +89,9 @@ class PagePool(Protocol):
     def copy(self, page: int, to: int) -> None:
         """Let page `to` hold what `page` holds."""
 
+    def bytes_in_ram(self, pages: int) -> int:
+        """Of so many pages in use, what a card's pool leaves to main memory; 0 where that has all."""
+
 
 class SequencePages:
     """The pages of one sequence in the order of its tokens. A device tells its kernels of them in `_place`."""

@@ -46,6 +46,11 @@ class ExpertStore:
         self._stacks = stacks
 
     @property
+    def lie_in(self) -> dict[str, int]:
+        """Bytes of experts by the box that they lie in."""
+        return {"RAM": self.bytes, "SSD": self.bytes_of_all - min(self.bytes, self.bytes_of_all)}
+
+    @property
     def whole(self) -> bool:
         """Whether all experts are in memory."""
         return self.native.whole

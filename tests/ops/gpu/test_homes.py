@@ -83,6 +83,7 @@ def test_the_newest_pages_lie_in_video_memory(device: torch.device) -> None:
     first.reserve(11 * PAGE)
     assert [home < near for home in memory.homes.of(first.pages.ids)] == [False] * 6 + [True] * 5
     assert memory.homes.runs(first.slot) == [(0, 6)]
+    assert memory.bytes_in_ram(5) == 0 and memory.bytes_in_ram(16) == 10 * memory.homes.host_bytes // 35  # 0 is counted
     assert memory.homes.host_bytes == (40 - 5) * 2 * (2 * 2 * PAGE) * (
         64 + 2 * 4
     )  # two layers, rows of 64 codes, 2 scales

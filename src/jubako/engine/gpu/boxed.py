@@ -80,6 +80,8 @@ def boxed_executor(
     for swaps in executor.swaps:
         swaps.balance.set(plan.link_share)
     remember(executor.swaps, network)
+    slots = sum(pool.data.nbytes for own in boxes for pool in own.residents.pools.values())
+    executor.experts_in = {"VRAM": slots, **store.lie_in}
     return executor
 
 

@@ -199,6 +199,13 @@ class StatePool:
             parts += [t for t in vars(layer).values() if isinstance(t, torch.Tensor) and t is not self.table]
         return sum(part.nbytes for part in parts)
 
+    def bytes_in_ram(self, pages: int) -> int:
+        """Of so many pages in use, what lies in main memory."""
+        if self.homes is None:
+            return 0
+        each = self.homes.host_bytes // (self.homes.pages.count - self.homes.pages.near)
+        return max(pages - self.homes.pages.near, 0) * each
+
     def fixed_parts(self, slot: int) -> Iterator[torch.Tensor]:
         """A slot's memory that has the same size however long the sequence is: contiguous views, by layers."""
         for place, layer in enumerate(self.layers):
