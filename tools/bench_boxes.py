@@ -1,6 +1,6 @@
 """Decode speed when not all experts have slots: a random full-size network, experts in main memory, slots as asked for.
 
-    python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--steps 40] [--threads 15]
+    python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--steps 40] [--threads 15] [--early 2]
 
 Every number of slots is measured with flat and with skewed routing (measure/synth.py). With skewed routing slots belong
 to what the engine's own counts of `--learn` steps call hot. A line for each stands in the JSON file even if a later one
@@ -28,18 +28,23 @@ from jubako.measure.geometry import network_config
 from jubako.measure.synth_gpu import synthetic_network
 from jubako.measure.synth_host import synthetic_host
 from jubako.measure.tensor_plan import BlockTypes, Routing
-from jubako.ops.gpu.boxes import Boxes
+from jubako.ops.gpu.boxes import EARLY, Boxes
 from jubako.ops.gpu.matrix import matrix
 from jubako.ops.gpu.residents import spread
 
 CONTEXT = 4096
+SETTLING = 48  # steps until the link's share is what it stays
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Steps of `width` columns asked for by the host. hits: uses whose expert had a slot; share: of the absent experts
-    fetched over the link; request: µs of the CPU's threads for a layer's; video: bytes of the card in use with so many
-    slots."""
+    """Steps of `width` columns asked for by the host.
+
+    hits: uses whose expert had a slot; early: experts of a layer fetched before it asked; wanted: the part of them that
+    it did ask for; share: of the others that were absent, fetched over the link; requests: layers that asked the CPU's
+    threads; experts, request: of a request, and its µs; waiting: µs that the GPU waited for one; video: bytes of the
+    card in use with so many slots.
+    """
 
     routing: str
     slots: int
@@ -47,8 +52,13 @@ class Measured:
     milliseconds: float
     tokens_per_second: float
     hits: float
+    early: float
+    wanted: float
     share: float
+    requests: float
+    experts: float
     request: float
+    waiting: float
     video: int
 
 
@@ -67,6 +77,7 @@ class Bench:
         network, source = synthetic_network(self.config, self.device, self.types)
         layers = [layer.experts for layer in network.layers]
         self.boxes = Boxes(layers, host, max(arguments.slots), self.config.experts_used, self.device)
+        self.boxes.foresee(arguments.early)
         self.executor = GpuExecutor(network, self.device, context=CONTEXT, source=source, boxes=self.boxes)
         self.state = self.executor.new_state(CONTEXT)
         self.rng = np.random.default_rng(0)
@@ -113,28 +124,42 @@ class Bench:
 
     def measure(self, routing: Routing, slots: int, width: int = 1) -> None:
         """Time steps once the share has settled."""
-        threads, steps = self.boxes.threads, self.arguments.steps
-        self.executor.swaps[0].balance.set(0.5)
-        self.step(24, width)
-        before = threads.requests, threads.seconds
-        uses, absent = self._uses()
+        steps, layers, balance = self.arguments.steps, self.config.layers, self.executor.swaps[0].balance
+        balance.set(0.5)
+        self.step(SETTLING, width)
+        before, (uses, absent) = self._work(), self._uses()
         start = time.perf_counter()
         self.step(steps, width)
         each = (time.perf_counter() - start) / steps
-        requests, seconds = threads.requests - before[0], threads.seconds - before[1]
+        requests, experts, seconds, early, wanted = self._work() - before
         now_uses, now_absent = self._uses()
-        hits = 1 - (now_absent - absent) / (now_uses - uses)
         free, total = torch.cuda.mem_get_info(self.device)
-        video = total - free - (max(self.arguments.slots) - slots) * next(iter(self.boxes.residents.pools)).bytes
-        share = self.executor.swaps[0].balance.share
         self.results.append(
             Measured(
-                routing, slots, width, 1000 * each, width / each, hits, share, 1e6 * seconds / max(requests, 1), video
+                routing=routing,
+                slots=slots,
+                width=width,
+                milliseconds=1000 * each,
+                tokens_per_second=width / each,
+                hits=1 - (now_absent - absent) / (now_uses - uses),
+                early=early / steps / layers,
+                wanted=wanted / max(early, 1),
+                share=balance.share,
+                requests=requests / steps / layers,
+                experts=experts / max(requests, 1),
+                request=1e6 * seconds / max(requests, 1),
+                waiting=1e6 * balance.waiting,
+                video=total - free - (max(self.arguments.slots) - slots) * next(iter(self.boxes.residents.pools)).bytes,
             )
         )
         self.say(json.dumps(asdict(self.results[-1])))
         self.arguments.out.mkdir(parents=True, exist_ok=True)
         (self.arguments.out / "boxes.json").write_text(json.dumps([asdict(line) for line in self.results], indent=1))
+
+    def _work(self) -> np.ndarray:
+        """So far: requests, the threads' experts and seconds, experts fetched early, those of them asked for."""
+        threads, early = self.boxes.threads, self.boxes.mailbox.state[4:6].tolist()
+        return np.array([threads.requests, threads.experts, threads.seconds, *early])
 
     def _uses(self) -> tuple[int, int]:
         """Uses of experts by steps so far, and those of experts that have no slot now."""
@@ -159,11 +184,12 @@ class Bench:
 
 def table(results: list[Measured]) -> str:
     """As Markdown."""
-    lines = ["| routing | slots | VRAM, GB | hits | columns | ms | tok/s | over the link |", "|" + "---|" * 8]
+    lines = ["| VRAM, GB | slots | routing | columns | hits | early, asked for | ms | tok/s | over the link |"]
+    lines.append("|" + "---|" * 9)
     for r in results:
         lines.append(
-            f"| {r.routing} | {r.slots:,} | {r.video / 1e9:.1f} | {r.hits:.0%} | {r.width} | {r.milliseconds:.2f} | "
-            f"{r.tokens_per_second:.1f} | {r.share:.0%} |"
+            f"| {r.video / 1e9:.1f} | {r.slots:,} | {r.routing} | {r.width} | {r.hits:.0%} | "
+            f"{r.early:.1f}, {r.wanted:.0%} | {r.milliseconds:.2f} | {r.tokens_per_second:.1f} | {r.share:.0%} |"
         )
     return "\n".join(lines)
 
@@ -179,6 +205,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--learn", type=int, default=100)
     parser.add_argument("--threads", type=int, default=max(_cpu.default_threads() - 1, 1))
+    parser.add_argument("--early", type=int, default=EARLY, help="experts of a layer fetched before it asks, at most")
     parser.add_argument("--distinct", type=int, default=12)
     parser.add_argument("--types", default="")
     parser.add_argument("--layers", type=int, default=48)
