@@ -26,6 +26,7 @@ from ...ops.gpu.peer import Passage
 from ...ops.gpu.peer_exchange import Block, Exchange, OnCard, Product
 from ...ops.gpu.peer_shard import shard
 from ...ops.gpu.state import GdnMemory
+from ...ops.gpu.target import target
 from .cards_lane import Lane
 
 
@@ -64,6 +65,8 @@ class Twins:
         first, second = (ops.device for ops in cards)
         self._passages = [Passage(first, second, direct), Passage(second, first, direct)]
         self._exchange = Exchange(self._passages, cards[0].config.hidden)
+        # a launch goes by the kind of card that its output is on
+        self._reaches = self._exchange.words and target(first) == target(second)
         self._lane = Lane(first, second)
         self._on: tuple[OnCard, OnCard] = (self._lane, cards[1].on_card)
         self.ordered, self.capturing = self._lane.ordered, self._lane.capturing
@@ -88,7 +91,7 @@ class Twins:
         assert first is not None and second is not None
         words = out[:, : first.rows]
         with self._lane():  # straight into the other card's memory, where that can be reached
-            there = words if self._exchange.words else None
+            there = words if self._reaches else None
             half = self.cards[0].linear(first, mixes[0][0], there)
             sent = half if there is not None else self._passages[0].send(half)
         with self.cards[1].on_card():
