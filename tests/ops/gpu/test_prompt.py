@@ -82,10 +82,14 @@ def test_tiles_do_not_change_an_expert(device: torch.device) -> None:
     factor[0] = 3.0
     ids = torch.tensor([[0, 2]], dtype=torch.int32, device=device).repeat(20, 1)
     wide = Halves(in_order(x), factor)
-    outputs = outputs_of(mine, wide, tiles_of(ids, 3, 16), 2, Cut(16, 64, 64))
-    others = outputs_of(mine, wide, tiles_of(ids, 3, 32), 2, Cut(32, 128, 128))
+    outputs = outputs_of(mine, wide, tiles_of(ids, 3, 16), 2, Cut(16, 0, 64, 64))
+    others = outputs_of(mine, wide, tiles_of(ids, 3, 32), 2, Cut(32, 0, 128, 128))
+    parted = outputs_of(mine, wide, tiles_of(ids, 3, 48), 2, Cut(32, 16, 64, 64))  # 20 uses: all in the first part
+    narrow = Cut(16, 16, 64, 64)
+    both = outputs_of(mine, wide, tiles_of(ids, 3, narrow.tile), 2, narrow)
     scale = others.float().abs().max()
-    assert (outputs.float() - others.float()).abs().max() <= 1e-3 * scale
+    for found in (others, parted, both):
+        assert (outputs.float() - found.float()).abs().max() <= 1e-3 * scale
     assert (outputs[0] - outputs[2]).abs().max() > 0.1 * scale
 
 
