@@ -98,7 +98,7 @@ def test_bench_on_a_gpu_is_told_of_types_and_drafts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("jubako.cli.bench_gpu.bench_gpu", lambda *all: given.extend(all))
     words = ["bench", "--device", "cuda", "--synth", "--types", "dense=Q6_K", "--drafts", "3", "--depths", "0,16K"]
     assert CliRunner().invoke(app, words).exit_code == 0
-    assert given[3] == [0, 16384] and given[-2:] == ["dense=Q6_K", 3]
+    assert given[3] == [0, 16384] and given[-3:] == ["dense=Q6_K", 3, 0.7]
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "chat", "inspect", "synth", "bench"])

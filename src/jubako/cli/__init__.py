@@ -279,8 +279,9 @@ def bench(
 
         cards = (_numbers(gpus), _bytes("--vram", vram))
         bench_gpu(
-            files or [], synth, cards, parse_depths(depths), prompt, repeat, kv_bits, profile, json, types, drafts
-        )
+            files or [], synth, cards, parse_depths(depths), prompt, repeat, kv_bits, profile, json, types, drafts,
+            temperature,
+        )  # fmt: skip
         return
     if not files:
         raise RequestError("bench takes a model file")

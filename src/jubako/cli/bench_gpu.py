@@ -28,16 +28,20 @@ def bench_gpu(
     out: Path | None,
     types: str = "",
     drafts: int | None = None,
+    temperature: float = 0.7,
 ) -> None:
     """Measure, print tables, write JSON to `out` if given ("-" is standard output, without the tables).
 
     cards: the GPUs, and bytes of each that may be used; None: all that help, all that is free. types: block types of a
-    random network, as `jubako synth` takes them; drafts: time speculative steps of so many.
+    random network, as `jubako synth` takes them; drafts: time speculative steps of so many, and with a file what they
+    gain on real text at `temperature`.
     """
     from ..engine.gpu.device import free_bytes, gpu_executor, open_gpus
     from ..engine.gpu.executor import GpuExecutor
     from ..engine.gpu.several import runs_of
+    from ..engine.model import Model
     from ..measure.bench_gpu import GpuBench
+    from ..measure.drafts import measure_drafts
     from ..measure.geometry import network_config
     from ..measure.gpu_report import markdown
     from ..measure.predicted import Predictor, table
@@ -63,8 +67,10 @@ def bench_gpu(
                 network, devices, runs=runs, kv_bits=kv_bits, context=context, source=[source for _, source in made]
             )
         else:
-            network = load_network(open_model(list(files)))
-            executor = gpu_executor(network, kv_bits, min(context, network.config.context_length), 2, *cards)
+            opened = open_model(list(files))
+            network = load_network(opened)
+            context = min(context, network.config.context_length)
+            executor = gpu_executor(network, kv_bits, context, 2, *cards)
         status.update("asking the plan")
         wish = Wish(context=context, gpus=cards[0], vram=cards[1], kv_bits=kv_bits)
         predictor = Predictor.here(network, files[0] if files else Path.cwd(), wish)
@@ -78,6 +84,11 @@ def bench_gpu(
                 report.speculative.append(bench.speculative(depth, drafts, profiled=profile is not None))
             report.prompts.append(bench.prompt(prompt, depth, repeat))
         report.memory.append(bench.memory("at the end"))
+        if drafts is not None and network.draft is not None and not synth:
+            model = Model(network, executor, opened, context)
+            # a file without a vocabulary can't read text
+            for most, fixed in ((drafts, True), (None, False)) if model.template is not None else ():
+                report.texts += measure_drafts(model, most, fixed, temperature=temperature, note=status.update)
     beside = [] if predictor is None else predictor.beside(report)
     text = json.dumps(report.as_json() | {"plan": beside}, indent=2)
     if out == Path("-"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .drafts import DraftRates
 from .gpu_profile import KernelTime
 
 
@@ -114,6 +115,7 @@ class GpuReport:
     speculative: list[SpeculativeTime] = field(default_factory=list)
     resumed: list[ResumeTime] = field(default_factory=list)
     disk: list[DiskTime] = field(default_factory=list)
+    texts: list[DraftRates] = field(default_factory=list)  # drafts on real text
 
     def as_json(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""

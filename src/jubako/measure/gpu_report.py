@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .drafts import DraftRates
 from .gpu_figures import GpuReport
 from .gpu_profile import KernelTime
 
@@ -49,6 +50,9 @@ def markdown(report: GpuReport) -> str:
             f"| {d.depth:,} | {d.size / 1e9:.2f} | {d.write_seconds:.2f} | {d.read:.0f} | {d.first_token:.0f} |"
             for d in report.disk
         ]
+    if report.texts:
+        lines += ["", "| text | drafts | ms without | ms a step | of it drafting | tokens a step | speed-up | kept |"]
+        lines += ["|---|---|---|---|---|---|---|---|", *map(text_row, report.texts)]
     for step in report.steps:
         if step.kernels:
             lines += ["", f"## {step.width} columns at depth {step.depth:,}", ""]
@@ -60,6 +64,15 @@ def markdown(report: GpuReport) -> str:
     if report.prompt_kernels:
         lines += ["", "## A chunk of a prompt", "", *kernel_rows(report.prompt_kernels)]
     return "\n".join(lines) + "\n"
+
+
+def text_row(rate: DraftRates) -> str:
+    """What drafts gained on a kind of text; kept: of the drafts at each place in the step."""
+    kept = " ".join(f"{a / d:.2f}" for a, d in zip(rate.accepted, rate.drafted, strict=False))
+    return (
+        f"| {rate.kind} | {rate.most if rate.fixed else 'as pays'} | {rate.plain_ms:.2f} | {rate.ms:.2f} "
+        f"| {rate.draft_ms:.2f} | {rate.tokens_per_step:.2f} | {rate.speed_up:.2f} | {kept} |"
+    )
 
 
 def kernel_rows(kernels: list[KernelTime]) -> list[str]:
