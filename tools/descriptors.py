@@ -110,7 +110,7 @@ class Uniform:
             return 0
         values = [self.value(arg) for arg in args if "UP" not in arg]
         known = [v for v in values if v is not None]
-        if len(known) < len(values):
+        if not known or len(known) < len(values):
             return None
         if op == "UMOV":
             return known[0]
@@ -138,9 +138,11 @@ def of_machine_code(lines: Iterator[str]) -> list[tuple[Number, ...]]:
 
 def check_descriptors(ptx: str, cubin: Path) -> None:
     """Raises ValueError where a product's factors are not where the PTX says."""
+    wanted = of_ptx(ptx)
+    if not wanted:
+        return
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     text = subprocess.run([tool, "-c", cubin], capture_output=True, text=True, check=True).stdout
-    wanted = of_ptx(ptx)
     found = of_machine_code(iter(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", text, re.M)))
     if len(wanted) != len(found):  # a loop was unrolled, or some products are left out
         return
