@@ -164,7 +164,7 @@ def _planned(
     numbered = {device.index: device for device in devices}
     used = [numbered[card.index] for card in plan.cards]
     executor = boxed_executor(network, used, plan, progress=progress)
-    executor.prepare(prompts=(min(executor.chunk, executor.context),))
+    executor.prepare(prompts=(min(executor.piece, executor.context),))
     return executor
 
 
