@@ -33,7 +33,7 @@ from jubako.ops.gpu.matrix import matrix
 from jubako.ops.gpu.residents import spread
 
 CONTEXT = 4096
-SETTLING = 48  # steps until the link's share is what it stays
+SETTLING = 64  # steps until the link's share is what it stays
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,10 @@ class Bench:
         self.rng = np.random.default_rng(0)
         self.results: list[Measured] = []
         self.step(2)
-        self.say(f"network; fetching an expert takes {1e6 * self.executor.swaps[0].balance.fetching:.1f} µs")
+        balance = self.executor.swaps[0].balance
+        self.say(
+            f"network; an expert over the link {1e6 * balance.fetching:.1f}, a look {1e6 * balance.looking:.2f} µs"
+        )
 
     def say(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.started:6.1f} s] {text}", flush=True)

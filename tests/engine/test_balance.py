@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from jubako.engine.gpu.balance import LOOK, MOST, Balance
+from jubako.engine.gpu.balance import MOST, Balance
 
 FETCHING, OWN = 43e-6, 14e-6  # seconds of an expert over the link; of those in slots
 
@@ -42,7 +42,7 @@ class Machine:
                 self.threads.requests += 1
                 self.threads.experts += absent - linked
                 self.threads.seconds += (absent - linked) * self.computing
-                self.state[6] += round(max(theirs - mine, 0.0) / LOOK)
+                self.state[6] += round(max(theirs - mine, 0.0) / self.balance.looking)
                 self.state[7] += 1
             total += max(mine, theirs)
         return total / layers

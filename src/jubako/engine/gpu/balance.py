@@ -10,23 +10,27 @@ import numpy as np
 import torch
 
 from ...ops.gpu.boxes import Boxes
+from ...ops.gpu.far_table import DONE, ERROR, WORDS, await_kernel
+from ...ops.gpu.launch import without_overlap
 from ...ops.gpu.link import fetch
+from ...ops.gpu.target import target
 
 MOST = 0.9  # of the experts for the link: what the CPU takes must stay known
-LOOK = 1.2e-6  # seconds of a look at whether the threads are done
+LOOKS = 1000  # at a word in main memory, to measure one
 EVEN = 0.125  # waiting, in times of an expert by the CPU and over the link, when shares of whole experts are even
 GENTLY = 0.5  # of the way to the new share, at a time
 FEWEST = 64  # requests before a new look
 
 
 class Balance:
-    """share: of the absent experts that the GPU fetches itself; fetching: seconds that one takes, 0 where it can't."""
+    """share: of the absent experts that the GPU fetches itself; fetching: seconds that one takes, 0 where it can't;
+    looking: of a look at whether the threads are done; waiting: that the GPU waited lately, each time."""
 
     def __init__(self, boxes: Boxes) -> None:
         self.boxes = boxes
         self.share = 0.0
-        self.fetching = fetching_seconds(boxes)
-        self.waiting = 0.0  # seconds that the GPU waited lately, each time
+        self.fetching, self.looking = fetching_seconds(boxes), looking_seconds(boxes.counts.device)
+        self.waiting = 0.0
         self._seen = self._read()
         self._notes = torch.zeros(8, dtype=torch.int32, pin_memory=boxes.counts.device.type == "cuda")
         self._noted = self._notes.numpy().copy()
@@ -47,7 +51,7 @@ class Balance:
         self._notes.copy_(self.boxes.mailbox.state, non_blocking=True)
         if programs:
             each, absent = seconds / experts + self.fetching, experts / requests / (1 - self.share)
-            self.waiting = LOOK * looks / programs
+            self.waiting = self.looking * looks / programs
             wanted = self.share + (self.waiting - EVEN * each) / (absent * each)
             self.set(self.share + GENTLY * (max(wanted, 0.0) - self.share))
 
@@ -73,3 +77,21 @@ def fetching_seconds(boxes: Boxes, runs: int = 3) -> float:
     end.synchronize()
     link.fetched[0] = 0
     return float(start.elapsed_time(end)) / 1000 / runs / count
+
+
+def looking_seconds(device: torch.device) -> float:
+    """Seconds that a look at a word in main memory takes the GPU; about a microsecond where there is none."""
+    if device.type != "cuda":
+        return 1e-6
+    to, state = target(device), torch.ones(1, dtype=torch.int32, device=device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(2):
+        words = torch.zeros(WORDS, dtype=torch.int32, pin_memory=True)
+        start.record()
+        await_kernel[(1,)](
+            words, state, LOOKS, DONE=DONE, ERROR=ERROR, FORM=to.form, OVERLAP=to.overlap, num_warps=1,
+            **without_overlap(device),
+        )  # fmt: skip
+        end.record()
+        end.synchronize()
+    return float(start.elapsed_time(end)) / 1000 / LOOKS
