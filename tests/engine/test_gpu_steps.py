@@ -30,7 +30,7 @@ from jubako.errors import JubakoError, MachineError
 from jubako.files import open_model
 from jubako.measure.synth import synth
 from jubako.ops.gpu.carry import kept_streams
-from jubako.ops.gpu.columns import COUNT, FIRST, Columns
+from jubako.ops.gpu.columns import COUNT, FIRST, PART_SLOT, SLOT, Columns, Part, step_table
 from jubako.ops.gpu.ops import GpuOps
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -186,6 +186,17 @@ def test_numbers_that_break_down_end_their_answer_alone(executor: GpuExecutor) -
         answer.choose(wrong[0])
     [after_it] = executor.step([([right.likeliest[0]], good)])
     assert after_it.likeliest[0] >= 0
+
+
+def test_tables_at_rest_are_nobodys_and_come_back(executor: GpuExecutor) -> None:
+    """What a capture runs on, whose tables may already be written."""
+    desk, idle = executor.desk, executor.ops.pool.idle_slot
+    desk.write(step_table([Part([5, 6], 1, 10, 0, 0)]), step_table([Part([7], 2, 9, 0, 0)]))
+    before, written = desk.tables.clone(), desk.caught_up.clone()
+    with desk.at_rest(idle):
+        for table in (desk.step, desk.draft, desk.caught_up):
+            assert set(table[[SLOT, PART_SLOT]].flatten().tolist()) == {idle} and not table[COUNT].any()
+    assert torch.equal(desk.tables, before) and torch.equal(desk.caught_up, written)
 
 
 def test_many_carried_tokens_are_read_before_drafting(executor: GpuExecutor) -> None:

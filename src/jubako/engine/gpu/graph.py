@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from ...ops.gpu.columns import ROWS, SLOT
+from ...ops.gpu.columns import PART_SLOT, ROWS, SLOT
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import GpuOps
 from ..logits import Largest, Logits
@@ -67,7 +67,7 @@ class Desk:
         self._wait()
         kept, written = self.tables.clone(), self._written.copy()
         self._written[:] = 0
-        self._written[:, SLOT] = slot
+        self._written[:, [SLOT, PART_SLOT]] = slot
         self.tables.copy_(self._tables)
         try:
             yield
