@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from .. import _cpu
 from ..core import SamplingParams
 from ..errors import JubakoError, MachineError, RequestError
 from . import planning
@@ -319,8 +318,10 @@ def _load(
     vram: str | None,
     split: str,
 ) -> Model:
+    from .. import _cpu
     from .open import open_with_status
 
+    _cpu.explain_cut_files()
     limits = (_bytes("--ram", ram), _numbers(gpus), _bytes("--vram", vram), split)
     return open_with_status(files, device, threads, kv_bits, context, *limits)
 
@@ -344,7 +345,6 @@ def _numbers(gpus: str | None) -> tuple[int, ...] | None:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 an error that was explained, 2 wrong usage, 130 interrupted."""
     _prepare_streams()
-    _cpu.explain_cut_files()
     try:
         app(args=arguments, prog_name="jubako")
     except JubakoError as error:
