@@ -99,7 +99,7 @@ def test_a_long_context_lies_in_main_memory_too(vram: int, ram: int) -> None:
 
 
 def test_a_context_that_fits_nowhere() -> None:
-    few = make_plan(census(), measured(), Wish(vram=8 * GB, ram=64 * GB, context=262_144))
+    few = make_plan(census(), measured(), Wish(vram=8 * GB + GB // 2, ram=64 * GB, context=262_144))
     kept(few)
     assert few.context < 262_144 and "room for" in few.notes[0]
 

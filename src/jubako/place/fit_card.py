@@ -17,7 +17,7 @@ from .shares import PAGE, USUAL_CONTEXT, Short, prefix_budget, ram_limit, spread
 from .sizes import size_text
 
 RESERVE = 400 << 20  # bytes of a card left to the driver and a desktop
-FIXED = 700 << 20  # of a card for the context of the driver, kernels and captured graphs
+FIXED = 880 << 20  # of a card for the context of the driver, kernels and captured graphs
 PER_TOKEN = 152 << 10  # of a card for the activations of one prompt token
 HOST = 2500 << 20  # of main memory for the process, beside experts: torch, the driver's context, pinned buffers
 CHUNKS = (16384, 8192, 4096, 2048, 1024, 512)
