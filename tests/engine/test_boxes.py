@@ -43,3 +43,19 @@ def test_a_card_holds_weights_and_pages(tmp_path: Path) -> None:
     assert [part["name"] for part in tiers[0]["parts"]] == ["dense weights", "keys and values"]
     assert tiers[1]["parts"] == [{"name": "saved states", "bytes": 3}]
     assert tiers[2]["parts"] == []
+
+
+def test_boxes_say_where_experts_lie(tmp_path: Path) -> None:
+    sizes = {"dense weights": 50, "experts": 100, "n-gram table": 7}
+    held = Held(pages=30, states=3, far=20)
+
+    def parts(video: int, experts: dict[str, int] | None) -> dict[str, dict[str, int]]:
+        tiers = boxes(sizes, held, tmp_path, video, experts)
+        return {tier["name"]: {part["name"]: part["bytes"] for part in tier["parts"]} for tier in tiers}
+
+    card = parts(1000, {"VRAM": 12, "RAM": 40, "SSD": 60})
+    assert card["VRAM"] == {"dense weights": 50, "experts": 12, "keys and values": 10}
+    assert card["RAM"] == {"experts": 40, "keys and values": 20, "saved states": 3}
+    assert card["SSD"] == {"n-gram table": 7, "experts": 60}
+    assert parts(1000, None)["VRAM"]["experts"] == 100 and "experts" not in parts(1000, None)["RAM"]
+    assert parts(0, {"RAM": 40, "SSD": 60})["RAM"]["experts"] == 40

@@ -15,7 +15,6 @@ import pytest
 from jubako import _cpu
 from jubako.arch.network import Network
 from jubako.arch.weights import load_network
-from jubako.engine.boxes import Held, boxes
 from jubako.engine.cpu import CpuExecutor
 from jubako.engine.executor import DraftWish
 from jubako.engine.model import load
@@ -121,22 +120,6 @@ def test_load_keeps_to_the_files_of_a_model(tiny: Path) -> None:
     prompt = list(range(5, 40))
     mapped = load(tiny / "tiny-mixed.gguf", "cpu", context=256)
     assert list(here.generate(prompt, max_tokens=20)) == list(mapped.generate(prompt, max_tokens=20))
-
-
-def test_boxes_say_where_experts_lie(tiny: Path, tmp_path: Path) -> None:
-    sizes = {"dense weights": 50, "experts": 100, "n-gram table": 7}
-    held = Held(pages=30, states=3, far=20)
-
-    def parts(video: int, experts: dict[str, int] | None) -> dict[str, dict[str, int]]:
-        tiers = boxes(sizes, held, tmp_path, video, experts)
-        return {tier["name"]: {part["name"]: part["bytes"] for part in tier["parts"]} for tier in tiers}
-
-    card = parts(1000, {"VRAM": 12, "RAM": 40, "SSD": 60})
-    assert card["VRAM"] == {"dense weights": 50, "experts": 12, "keys and values": 10}
-    assert card["RAM"] == {"experts": 40, "keys and values": 20, "saved states": 3}
-    assert card["SSD"] == {"n-gram table": 7, "experts": 60}
-    assert parts(1000, None)["VRAM"]["experts"] == 100 and "experts" not in parts(1000, None)["RAM"]
-    assert parts(0, {"RAM": 40, "SSD": 60})["RAM"]["experts"] == 40
 
 
 def test_too_little_memory_is_said_before_anything_is_read(tiny: Path) -> None:
