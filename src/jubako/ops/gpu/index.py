@@ -154,10 +154,12 @@ def score_prompt(q: torch.Tensor, memory: AttentionMemory, slot: int, position: 
     """Scores of the queries q [T, heads, D] that stand at `position` and after into scores [T, max_blocks]."""
     tokens, heads, dim = q.shape
     blocks = (position + tokens) // memory.ratio
-    tile = 2 * TILE if memory.pooled.dtype == torch.float16 else TILE
-    _score_prompt[(-(-max(blocks, 1) // tile), -(-tokens // PROMPT_ROWS))](
+    rows, tile = PROMPT_ROWS, 2 * TILE if memory.pooled.dtype == torch.float16 else TILE
+    if not target(q.device).dot:  # products take plain registers, and the compiler minutes
+        rows, tile = 16, 16
+    _score_prompt[(-(-max(blocks, 1) // tile), -(-tokens // rows))](
         q, scores, memory.pooled, memory.pages, memory.pages.stride(0), slot, position, tokens,
         1 / math.sqrt(dim), scores.stride(0),
         HEADS=heads, D=dim, BLOCK_D=max(16, power_of_two(dim)), RATIO=memory.ratio, PER_PAGE=PAGE // memory.ratio,
-        ROWS=PROMPT_ROWS, TILE=tile, PRECISION=exact(q.device), num_warps=8,
+        ROWS=rows, TILE=tile, PRECISION=exact(q.device), num_warps=8,
     )  # fmt: skip
