@@ -187,7 +187,7 @@ def test_experts_of_the_next_layer_come_early(small: Small) -> None:
         assert sorted({int(slot) for slot in routed.slots.flatten() if slot >= link.ahead}) == [
             link.ahead, link.ahead + 1
         ]  # fmt: skip
-    assert boxes.mailbox.state[4:].tolist() == [2, 2]
+    assert boxes.mailbox.state[4:6].tolist() == [2, 2]
     absent = {id for id in routed.ids.flatten().tolist() if boxes.residents.where[1, id] < 0}
     assert boxes.threads.experts - asked == len(absent) - 2 and boxes.threads.requests - requests <= 1
     boxes.close()
