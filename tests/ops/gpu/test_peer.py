@@ -27,7 +27,7 @@ from jubako.ops.gpu.experts import Parts, Routed, add_up
 from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.matrix import Matrix
-from jubako.ops.gpu.peer import Passage
+from jubako.ops.gpu.peer import Passage, copy_kernel
 from jubako.ops.gpu.peer_exchange import Block, Boxes, Exchange, Product, exchange, made, room_of
 from jubako.ops.gpu.peer_pool import CardsPool
 from jubako.ops.gpu.peer_shard import shard
@@ -109,11 +109,19 @@ def test_a_slot_and_a_page_are_taken_on_every_card() -> None:
     assert pool.nbytes() == sum(part.nbytes() for part in pool.pools)
 
 
-def test_what_is_sent_is_a_copy() -> None:
-    x = torch.arange(12.0).view(3, 4)
-    sent = Passage(CPU, CPU).send(x)
-    x.zero_()
-    assert sent.sum() == 66
+def test_what_is_sent_is_a_copy(device: torch.device) -> None:
+    for way in ("send", "fetch"):
+        x = torch.arange(1200.0, device=device).view(3, 400)
+        sent = getattr(Passage(device, device), way)(x)
+        want = x.clone()
+        x.zero_()
+        assert torch.equal(sent, want)
+
+
+def test_a_launch_copies_all_and_no_more(device: torch.device) -> None:
+    x, out = torch.arange(3000, dtype=torch.int32, device=device), torch.zeros(3072, dtype=torch.int32, device=device)
+    copy_kernel[(3,)](x, out, 2900, PIECE=1024)
+    assert torch.equal(out[:2900], x[:2900]) and not out[2900:].any()
 
 
 # Exchanges

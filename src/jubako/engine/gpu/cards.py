@@ -39,7 +39,7 @@ class Earlier:
         """Run a step's columns through all layers before; the streams [T, S, H] on the card after."""
         assert columns.parts is not None
         with self._lane.forked():
-            theirs = Columns.of_step(self.back.send(columns.parts), columns.tokens)
+            theirs = Columns.of_step(self.back.fetch(columns.parts), columns.tokens)
             streams = self.ops.start(theirs)
             for _ in run_layers(self.ops, theirs, streams):
                 pass

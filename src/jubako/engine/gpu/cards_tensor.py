@@ -128,9 +128,9 @@ class Twins:
         return streams[1], mixes
 
     def _sent(self, columns: Columns) -> Columns:
-        send = self._passages[1].send
         if columns.parts is not None:
-            return Columns.of_step(send(columns.parts), columns.tokens)
+            return Columns.of_step(self._passages[1].fetch(columns.parts), columns.tokens)
+        send = self._passages[1].send
         where = (send(columns.ids), send(columns.slots), send(columns.positions))
         return Columns(*where, None, columns.slot, columns.start)
 

@@ -147,8 +147,6 @@ class Exchange:
         passes = [torch.zeros(1, dtype=torch.int32, device=device) for device in devices]
         self._boxes = [Boxes(inboxes[card], inboxes[1 - card], passes[card]) for card in range(2)]
         self._site = 0
-        for passage, inbox in zip(passages, inboxes, strict=True):
-            passage.send(inbox)  # opens each card's memory to the other
 
     def begin(self, on: Sequence[OnCard]) -> None:
         """A pass begins. on: for each card, inside what launches go to it."""
