@@ -207,18 +207,22 @@ class GpuBench:
         return from_disk(self, depth, folder)
 
     def prompt(self, tokens: int, depth: int = 0, repeats: int = 3) -> PromptTime:
-        """Time a prompt of `tokens` after `depth` others: the median of `repeats` after one that warms up."""
+        """Time a prompt of `tokens` after `depth` others: the median of `repeats` after one that warms up.
+
+        A single one is warmed up by its last chunk alone.
+        """
         self.note(f"prompt of {tokens} after {depth}")
-        ids = self.ids(tokens)
+        ids, chunk = self.ids(tokens), self.executor.chunk
         times = []
         with self.states(1, depth) as [state]:
-            for run in range(repeats + (1 if repeats > 1 else 0)):
-                _take_as_read(state, depth)
+            starts = [(max(0, tokens - chunk), False)] if repeats == 1 else [(0, False)]
+            for first, counts in [*starts, *[(0, True)] * repeats]:
+                _take_as_read(state, depth + first)
                 torch.cuda.synchronize()
                 started = time.perf_counter()
-                for start in range(0, tokens, self.executor.chunk):
-                    self.executor.forward(ids[start : start + self.executor.chunk], state, last_only=True)
-                if run or repeats == 1:
+                for start in range(first, tokens, chunk):
+                    self.executor.forward(ids[start : start + chunk], state, last_only=True)
+                if counts:
                     times.append(time.perf_counter() - started)
         return PromptTime(tokens, depth, median(times), tokens / median(times))
 
