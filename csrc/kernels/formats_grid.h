@@ -83,10 +83,19 @@ inline V table_at(const uint8_t* table, V index, const Quarters& in) {
     return _mm512_mask_permutexvar_epi8(x, in.fourth, index, load64(table + 192));
 }
 
-// Bytes of two levels, bits 0 … 2 and 4 … 6 (the others are zero, as the shuffle wants them), to their magnitudes + 64.
-inline void pair_at(V magnitudes, V pair, V c[2]) {
-    c[0] = _mm512_shuffle_epi8(magnitudes, pair);
-    c[1] = _mm512_shuffle_epi8(magnitudes, right16<4>(pair));
+// Codes of weights 0 … 3 of each index. pairs: their levels, weights 0–1 and 2–3, in bits 0 … 2 and 4 … 6 of a byte; signs: 32 bits at
+// the bottom of each block's qword; values: of the eight levels, and of the eight with a minus. A look-up takes six bits of a byte,
+// so the values are there four times.
+inline void signed_levels(const V pairs[2], V signs, __m128i values, V c[4]) {
+    const V table = quads(values);
+    const V nibbles = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x1c1814100c080400ll), signs);
+    // bit matrices, output bit 7 first: sign bits 0 and 1, or 2 and 3, of a nibble to bits 3 and 7
+    const long long to_levels[2] = {0x0000000100000002ll, 0x0000000400000008ll};
+    for (int i = 0; i < 2; ++i) {
+        const V pair = both(pairs[i], _mm512_gf2p8affine_epi64_epi8(nibbles, _mm512_set1_epi64(to_levels[i]), 0));
+        c[2 * i] = _mm512_permutexvar_epi8(pair, table);
+        c[2 * i + 1] = _mm512_permutexvar_epi8(right16<4>(pair), table);
+    }
 }
 
 constexpr Order small_grids = Order::planes;
@@ -231,16 +240,16 @@ struct IQ3_XXS : Grid {
     static constexpr int bytes = 98;
     static constexpr Order order = small_grids;
     static void unpack(const uint8_t* p, Unit& u) {
+        const __m256i x = load32(p + 66);
 #ifdef JUBAKO_AVX512
         const V index = load64(p + 2);
         const Quarters in(index);
-        const V magnitudes = quads(_mm_setr_epi8(68, 76, 84, 92, 100, 108, 116, 126, 68, 76, 84, 92, 100, 108, 116, 126));
-        for (int i = 0; i < 2; ++i) pair_at(magnitudes, table_at(codebooks.iq3_xxs_pairs[i], index, in), u.c + 2 * i);
+        const V pairs[2] = {table_at(codebooks.iq3_xxs_pairs[0], index, in), table_at(codebooks.iq3_xxs_pairs[1], index, in)};
+        signed_levels(pairs, signs_of_28(x), _mm_setr_epi8(68, 76, 84, 92, 100, 108, 116, 126, 60, 52, 44, 36, 28, 20, 12, 2), u.c);
 #else
         fours(codebooks.iq3_xxs, [&](int i) { return p[2 + i]; }, u.c);
-#endif
-        __m256i x = load32(p + 66);
         apply_signs<order>(signs_of_28(x), u.c);
+#endif
         u.factor = odd_factor<28>(scaled_half(p, 0.25f), x);
     }
 };
@@ -257,8 +266,7 @@ struct IQ3_S : Grid {
         for (int i = 0; i < 2; ++i)
             pairs[i] = _mm512_mask_blend_epi8(high, table_at(codebooks.iq3_s_pairs[i], index, in),
                                               table_at(codebooks.iq3_s_pairs[i] + 256, index, in));
-        const V magnitudes = quads(_mm_setr_epi8(65, 67, 69, 71, 73, 75, 77, 79, 65, 67, 69, 71, 73, 75, 77, 79));
-        for (int i = 0; i < 2; ++i) pair_at(magnitudes, pairs[i], u.c + 2 * i);
+        signed_levels(pairs, _mm512_cvtepu32_epi64(load32(p + 74)), _mm_setr_epi8(65, 67, 69, 71, 73, 75, 77, 79, 63, 61, 59, 57, 55, 53, 51, 49), u.c);
 #else
         // the ninth bits beside the other eight: bit i of a block's byte belongs to its index i
         alignas(32) uint16_t at[64];
@@ -276,8 +284,8 @@ struct IQ3_S : Grid {
         }
         through_memory(at);
         fours(codebooks.iq3_s, [&](int i) { return at[i]; }, u.c);
-#endif
         apply_signs<order>(load32(p + 74), u.c);
+#endif
         __m256i s = _mm256_srlv_epi32(_mm256_set1_epi32(read<int>(p + 106)), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
         u.factor = odd_factor<0>(half_of_all(p), _mm256_and_si256(s, _mm256_set1_epi32(15)));
     }
