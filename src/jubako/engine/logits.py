@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,9 @@ class Logits(Sequence["Row"]):
 
     def __len__(self) -> int:
         return len(self.likeliest)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (Row(self, index) for index in range(len(self.likeliest)))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
