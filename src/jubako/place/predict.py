@@ -6,7 +6,8 @@ A step on a card with absent experts, for each layer (dense work first, as it de
 
     t = dense / VRAM + max( experts in slots / VRAM,  absent / (CPU rate + link rate, both at work) + hand-off )
 
-and experts that RAM lacks add their bytes / SSD rate. A prompt on a card goes in chunks: the experts that have no slot
+where absent experts that were named early have come over the link during the dense work, as far as it lasts;
+experts that RAM lacks add their bytes / SSD rate. A prompt on a card goes in chunks: the experts that have no slot
 come over the link under the compute of the layer before, so a chunk takes the longer of the two.
 """
 
@@ -138,6 +139,7 @@ def card_step(
     launches = config.layers * factors.card_launches * card.node
     more = (columns - 1) * config.layers * factors.card_column
     cpu, link = absent_rates(census, machine, card, holding.threads)
+    before = card.mapped * (dense + state + launches) / config.layers  # bytes that the link can bring meanwhile
     slot = absent = handoff = hidden = absent_bytes = slot_total = 0.0
     asked = absent_count = 0.0
     used = Counted(popularity, columns)
@@ -147,7 +149,8 @@ def card_step(
         here = used.distinct() - away
         asked, absent_count = asked + here + away, absent_count + away
         in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
-        outside = away * shape.record / (cpu * factors.absent + link)
+        early = min(min(away, factors.ahead) * shape.record, before) if link else 0.0
+        outside = (away * shape.record - early) / (cpu * factors.absent + link)
         ring = factors.handoff * min(away, 1.0)
         slot, absent, handoff = slot + in_slots, absent + outside, handoff + ring
         hidden += min(in_slots, outside + ring)
