@@ -58,8 +58,10 @@ class Bench:
         executor.steps = Steps(executor.ops, Graphs(executor.ops, executor.desk))
         for memory in pool.layers:
             if isinstance(memory, AttentionMemory) and memory.far is not None:
-                memory.far.codes.view(torch.int32).random_(-(2**31), 2**31 - 1)
-                memory.far.scales.fill_(1 / 127)
+                codes, scales = memory.far.codes, memory.far.scales
+                noise = torch.randint(-127, 128, codes.shape, dtype=torch.int8, device=self.device)
+                codes.copy_(noise)
+                scales.copy_(torch.full_like(scales, 1 / 127, device=self.device))
         return GpuBench(self.network, executor, 8)
 
     def run(self) -> None:

@@ -83,6 +83,9 @@ def test_the_newest_pages_lie_in_video_memory(device: torch.device) -> None:
     first.reserve(11 * PAGE)
     assert [home < near for home in memory.homes.of(first.pages.ids)] == [False] * 6 + [True] * 5
     assert memory.homes.runs(first.slot) == [(0, 6)]
+    alone = memory.read(first.pages.ids[:2])
+    memory.copy(first.pages.ids[1], first.pages.ids[0])
+    assert np.array_equal(memory.read(first.pages.ids[:2]), alone[[1, 1]])
     assert memory.bytes_in_ram(5) == 0 and memory.bytes_in_ram(16) == 10 * memory.homes.host_bytes // 35  # 0 is counted
     assert memory.homes.host_bytes == (40 - 5) * 2 * (2 * 2 * PAGE) * (
         64 + 2 * 4

@@ -81,8 +81,10 @@ class Reach:
 
 @dataclass(frozen=True, eq=False)
 class FarCells:
-    """One attention layer's keys and values in main memory: codes and scales [pages, kv_heads, 2, 64, …] as in video
-    memory. in_place: how they are reached; staged: how they are once they were brought to video memory for a moment."""
+    """One attention layer's keys and values in main memory: codes and scales [pages, kv_heads, 2, 64, …] as on the card.
+
+    in_place: how they are reached; staged: how they are once they were brought to video memory for a moment.
+    """
 
     homes: Homes
     codes: torch.Tensor
@@ -116,7 +118,7 @@ class Paged:
     def read(self, pages: Sequence[int]) -> torch.Tensor:
         """What pages hold: [n, …] on the device."""
         near, far = self._split(pages)
-        out = self.near[torch.tensor([place for _, place in near], device=self.near.device)]
+        out = self.near[torch.tensor([place for _, place in near], dtype=torch.int64, device=self.near.device)]
         if not far:
             return out
         assert self.far is not None
@@ -144,8 +146,10 @@ class Paged:
         return self.far[home - len(self.near)]
 
     def _split(self, pages: Sequence[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(index into pages, place) of those near and of those far. What was told to the device before is done then, if
-        there are any of the latter: the host is going to read or write them."""
+        """(index into pages, place) of those near and of those far.
+
+        If there are any of the latter, what the device was told to do before is done: the host will read or write them.
+        """
         places = list(enumerate(pages if self.homes is None else [self.homes.homes[page] for page in pages]))
         if self.far is None:
             return places, []
