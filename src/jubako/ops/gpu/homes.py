@@ -81,9 +81,9 @@ class Reach:
 
 @dataclass(frozen=True, eq=False)
 class FarCells:
-    """One attention layer's keys and values in main memory: codes and scales [pages, kv_heads, 2, 64, …] as on the card.
+    """One attention layer's keys and values in main memory.
 
-    in_place: how they are reached; staged: how they are once they were brought to video memory for a moment.
+    codes, scales: [pages, kv_heads, 2, 64, …] as on the card; in_place: how they are reached; staged: how they are once they were brought to video memory for a moment.
     """
 
     homes: Homes
@@ -137,13 +137,10 @@ class Paged:
 
     def copy(self, page: int, to: int) -> None:
         """Let page `to` hold what `page` holds."""
-        self._row(to).copy_(self._row(page), non_blocking=True)
-
-    def _row(self, page: int) -> torch.Tensor:
-        home = page if self.homes is None else self.homes.homes[page]
-        if self.far is None or home < len(self.near):
-            return self.near[home]
-        return self.far[home - len(self.near)]
+        if self.far is None:
+            self.near[to].copy_(self.near[page])
+        else:
+            self.write([to], self.read([page]))
 
     def _split(self, pages: Sequence[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(index into pages, place) of those near and of those far.
