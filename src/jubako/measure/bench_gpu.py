@@ -49,7 +49,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def fill_random(executor: GpuExecutor) -> None:
     """Random keys and values in all caches; recurrent memory stays as it is."""
-    for memory in executor.ops.pool.layers:
+    for memory in executor.pool.layers:
         if isinstance(memory, AttentionMemory):
             if memory.codes.dtype == torch.int8:
                 memory.codes.random_(-127, 128)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -143,12 +143,21 @@ def cards_executor(
     finally:
         for source in sources:
             source.close()
+    make_ready(executor)
+    return executor
+
+
+def make_ready(executor: GpuExecutor, **options: Any) -> None:
+    """Make the kernels ready and read a prompt of two pieces; pieces are shorter from then on if memory ran out.
+
+    options: of `GpuExecutor.prepare`. Raises MachineError where the shortest pieces do not fit.
+    """
     while True:
         piece = executor.piece
         try:
-            executor.prepare(prompts=(piece + 64,))
-            return executor
-        except MachineError:  # too little room: what is tried next is shorter
+            executor.prepare(prompts=(piece + 64,), **options)
+            return
+        except MachineError:
             if executor.piece == piece:
                 raise
 
