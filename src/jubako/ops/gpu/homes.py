@@ -83,7 +83,8 @@ class Reach:
 class FarCells:
     """One attention layer's keys and values in main memory.
 
-    codes, scales: [pages, kv_heads, 2, 64, …] as on the card; in_place: how they are reached; staged: how they are once they were brought to video memory for a moment.
+    codes, scales: [pages, kv_heads, 2, 64, …] as on the card; in_place: how they are reached; staged: how they are once
+    they were brought to video memory for a moment.
     """
 
     homes: Homes
