@@ -142,7 +142,14 @@ def pinned_experts(store: ExpertStore, progress: Progress | None = None) -> Host
                 _check_memory(region[1])
                 jobs.append(pinning.submit(Pinned, *region, store.native))
         keep = store, [job.result() for job in jobs]
-    return HostExperts(store.native.addresses, keep, store.whole, None if store.whole else partial(_bring, store))
+    if store.whole:
+        return HostExperts(store.native.addresses, keep, fixed=True)
+    return HostExperts(store.native.addresses, keep, False, partial(_bring, store), partial(_expect, store))
+
+
+def _expect(store: ExpertStore, layer: int, experts: np.ndarray) -> None:
+    """Experts that will be asked for next: those that are not there are read when the disk has nothing else to do."""
+    store.native.expect(layer, np.ascontiguousarray(experts, np.int32), True)
 
 
 def _bring(store: ExpertStore, layer: int, experts: np.ndarray) -> Iterator[slice]:

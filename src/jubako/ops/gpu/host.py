@@ -20,12 +20,14 @@ from .pinned import copy_of
 class HostExperts:
     """addresses uint64 [layers, experts, 3] of gate, up and down, whose rows lie one after the other; 0 where an expert
     is not in memory. They may change at any time, unless `fixed`: then the GPU may read there too. keep: what owns that
-    memory. bring: of a layer's experts those from the disk that are not there, in parts, for `present`."""
+    memory. bring: of a layer's experts those from the disk that are not there, in parts, for `present`; expect: is told
+    which it will be asked for next, for when the disk has nothing else to do."""
 
     addresses: np.ndarray
     keep: object = None
     fixed: bool = False
     bring: Callable[[int, np.ndarray], Iterator[slice]] | None = None
+    expect: Callable[[int, np.ndarray], None] | None = None
 
     def present(self, layer: int, experts: np.ndarray) -> Iterator[slice]:
         """Parts of these experts that are in memory, each until the next is asked for: copies must be over by then,
@@ -41,8 +43,14 @@ class HostExperts:
         def bring(layer: int, experts: np.ndarray) -> Iterator[slice]:
             return self.present(layers.start + layer, experts)
 
+        def expect(layer: int, experts: np.ndarray) -> None:
+            if self.expect is not None:
+                self.expect(layers.start + layer, experts)
+
         addresses = self.addresses[layers.start : layers.stop]
-        return HostExperts(addresses, self.keep, self.fixed, None if self.bring is None else bring)
+        if self.bring is None:
+            return HostExperts(addresses, self.keep, self.fixed)
+        return HostExperts(addresses, self.keep, self.fixed, bring, expect)
 
     @classmethod
     def of(cls, layers: Sequence[arch.Experts], device: torch.device) -> HostExperts:

@@ -129,14 +129,17 @@ class ExpertStream:
 
     def _send(self) -> None:
         """Send turns on their way as long as the ring has places."""
+        host = self.residents.host
         while self._sent < min(self._taken + TURNS, len(self._turns)):
             turn, buffer = self._turns[self._sent], self._buffers[self._sent % BUFFERS]
             place = self._ring[self._sent % TURNS]
             with self._in(self._copying):
                 buffer.free.wait()
-                for part in self.residents.host.present(turn.layer, turn.experts):
+                for part in host.present(turn.layer, turn.experts):
+                    if host.expect is not None and self._sent + 1 < len(self._turns):
+                        host.expect(*self._turns[self._sent + 1])
                     self._copy(turn, part, buffer.data)
-                    if self._copying is not None and not self.residents.host.fixed:
+                    if self._copying is not None and not host.fixed:
                         self._copying.synchronize()
                 buffer.filled.mark()
             with self._in(self._repacking):
