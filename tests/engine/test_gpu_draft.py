@@ -32,7 +32,9 @@ VOCABULARY, HIDDEN = 320, 256
 def test_drafts_come_from_the_cpus_logits(tmp_path: Path, carried: int) -> None:
     """Two sequences, of which one catches up with several tokens; streams are random, as nobody asks the trunk."""
     rng, path = np.random.default_rng(5), tmp_path / "net.gguf"
-    config = narrow(layers=2, experts=4, hidden=HIDDEN, vocab=VOCABULARY, ngram_rows=200, draft=True)
+    config = narrow(
+        layers=2, experts=4, hidden=HIDDEN, heads=2, kv_heads=1, vocab=VOCABULARY, ngram_rows=200, draft=True
+    )
     synth(path, config, BlockTypes.parse("Q4_0,ngram=F32"))  # whose layout takes the interpreter few programs
     network = load_network(open_model([path]))
     cpu, gpu = CpuExecutor(network, threads=1, kv_bits=16), GpuExecutor(network, DEVICE, kv_bits=16, context=128)
