@@ -34,6 +34,7 @@ class Cut:
     down_rows: int = 128
     warps: int = 4
     stages: int = 3
+    registers: int | None = None  # of a thread, at most, so that more programs share a multiprocessor
 
     @property
     def tile(self) -> int:
@@ -50,7 +51,8 @@ def usual_cut(uses: float, device: torch.device) -> Cut:
         return Cut(128, stages=2)
     if uses * 1.2 > 64:
         return Cut(64, 32)
-    return Cut(next(tile for tile in (16, 32, 64) if uses * 1.2 <= tile), down_rows=64)
+    tile = next(tile for tile in (16, 32, 64) if uses * 1.2 <= tile)
+    return Cut(tile, down_rows=64, registers={32: 128, 64: 168}.get(tile) if target(device).overlap else None)
 
 
 @triton.jit
@@ -61,10 +63,9 @@ def held_half(x):
 
 @triton.jit
 def some_uses(uses, begin, end, COUNT: tl.constexpr):
-    """COUNT uses from place `begin` on, and which of them lie before `end`."""
+    """COUNT uses from place `begin` on, beyond `end` the last one before it again; and which are no such repeats."""
     place = begin + tl.arange(0, COUNT)
-    there = place < end
-    return tl.load(uses + place, mask=there, other=0), there
+    return tl.load(uses + tl.minimum(place, end - 1)), place < end
 
 
 @triton.jit
@@ -245,21 +246,20 @@ def outputs_of(
     hidden = torch.empty(uses, down_units * UNIT, dtype=torch.float16, device=device)
     if outputs is None:
         outputs = torch.empty(uses, shape.hidden, dtype=torch.float16, device=device)
+    options = {} if cut.registers is None else {"maxnreg": cut.registers}
     gate_up_prompt_kernel[(-(-hidden.shape[1] // cut.rows), number)](
         slots.data, scales, shape.bytes, shape.up_at, slots.table, shape.size, tiles.uses, tiles.expert,
         tiles.first, tiles.last, chosen, x.x, x.x.stride(0), x.factor if x.factor is not None else x.x, hidden,
         hidden.stride(0), indices,
         BLOCKS=blocks, UNITS=units, TILE=cut.uses, MORE=cut.more, ROWS=cut.rows, GATE=shape.gate.id, UP=shape.up.id,
         EVEN=blocks % 4 == 0, SCALED=slots.scales is not None, FACTOR=x.factor is not None, SCALE=SCALE, HALF=HALF,
-        STAGES=cut.stages, FORM=form,
-        num_warps=cut.warps,
+        STAGES=cut.stages, FORM=form, num_warps=cut.warps, **options,
     )  # fmt: skip
     down_prompt_kernel[(-(-shape.hidden // cut.down_rows), number)](
         slots.data, scales, shape.bytes, shape.down_at, slots.table, shape.hidden, tiles.uses, tiles.expert,
         tiles.first, tiles.last, hidden, hidden.stride(0), outputs, indices,
         BLOCKS=down_blocks, UNITS=down_units, TILE=cut.uses, MORE=cut.more, ROWS=cut.down_rows, DOWN=shape.down.id,
         EVEN=down_blocks % 4 == 0, SCALED=slots.scales is not None, SCALE=SCALE, STAGES=cut.stages,
-        FORM=form,
-        num_warps=cut.warps,
+        FORM=form, num_warps=cut.warps,
     )  # fmt: skip
     return outputs

@@ -18,7 +18,8 @@ from .index import score_columns, score_prompt
 from .state import AttentionMemory
 
 CHUNK = 1024  # scores read at a time
-SCORE_BYTES = 60 << 20  # most memory for the scores of a prompt's queries
+SCORE_BYTES = 60 << 20  # most memory for the scores of a prompt's queries, and as much again for their candidates
+FEW = 264  # queries that fill a card's multiprocessors less than twice, so that each gets more warps
 
 
 @triton.jit
@@ -91,7 +92,7 @@ class Selector:
             self.columns.choose(columns.positions, memory.ratio, blocks, chosen)
             return blocks, chosen
         width = max(16, -(-(columns.start + tokens) // memory.ratio // 16) * 16)
-        rows = max(16, min(tokens, SCORE_BYTES // (8 * width)))
+        rows = max(16, min(tokens, SCORE_BYTES // (4 * width)))
         scores = torch.empty(rows, width, dtype=torch.float32, device=q.device)
         spare = torch.empty(rows, width, dtype=torch.int32, device=q.device)
         for start in range(0, tokens, rows):
@@ -113,5 +114,5 @@ def choose_prompt(
     _select[(len(blocks),)](
         scores, blocks, chosen, candidates, positions, scores.shape[1],
         BUDGET=budget, BUDGET_BLOCK=triton.next_power_of_2(budget), RATIO=ratio, CHUNK=CHUNK, LISTED=LISTED,
-        num_warps=4,
+        num_warps=8 if len(blocks) <= FEW else 4,
     )  # fmt: skip
