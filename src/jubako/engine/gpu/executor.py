@@ -17,6 +17,7 @@ from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.carry import CARRY, keep_streams
 from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.matrix import Source
+from ...ops.gpu.quick import quick_launches
 from ...ops.gpu.saved import resume, save, settle_state
 from ...ops.gpu.sequence import GpuState
 from ...ops.gpu.weights import TablePlace
@@ -176,7 +177,8 @@ class GpuExecutor:
         state.reserve(state.position + len(ids))
         settle_state(state)
         try:
-            result = self._read_prompt(ids, state, last_only)
+            with quick_launches():
+                result = self._read_prompt(ids, state, last_only)
         except torch.cuda.OutOfMemoryError as error:
             less = self._read_less()
             raise too_little(self.devices, f"reading {len(ids)} tokens at once", error, less) from error
