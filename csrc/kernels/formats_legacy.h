@@ -20,22 +20,39 @@ struct Format {
     static constexpr Order order = Order::dwords;
 };
 
-// 16 bytes a block, byte j: low nibble weight j, high nibble weight j + 16.
-inline void nibble_blocks(const uint8_t* p, int stride, V c[4]) {
 #ifdef JUBAKO_AVX512
+
+// 16 bytes a block, byte j: low nibble weight j, high nibble weight j + 16. In the bytes' upper halves there is something.
+inline void loose_nibbles(const uint8_t* p, int stride, V c[4]) {
     V e = quad(p, p + stride, p + 2 * stride, p + 3 * stride);
     V o = quad(p + 4 * stride, p + 5 * stride, p + 6 * stride, p + 7 * stride);
     const V index = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
     const V shift = _mm512_set1_epi64(4ll << 32);
-    for (int r = 0; r < 4; ++r) {
-        V x = _mm512_permutex2var_epi32(e, _mm512_add_epi32(index, dwords(r)), o);
-        c[r] = mask_and(right32(x, shift), bytes(15));
-    }
+    for (int r = 0; r < 4; ++r) c[r] = right32(_mm512_permutex2var_epi32(e, _mm512_add_epi32(index, dwords(r)), o), shift);
+}
+
+#endif
+
+inline void nibble_blocks(const uint8_t* p, int stride, V c[4]) {
+#ifdef JUBAKO_AVX512
+    loose_nibbles(p, stride, c);
+    for (int r = 0; r < 4; ++r) c[r] = mask_and(c[r], bytes(15));
 #else
     V e = quad(p, p + 2 * stride, p + 4 * stride, p + 6 * stride);
     V o = quad(p + stride, p + 3 * stride, p + 5 * stride, p + 7 * stride);
     V n[4] = {nibbles_low(e), nibbles_high(e), nibbles_low(o), nibbles_high(o)};
     spread_groups(n, c);
+#endif
+}
+
+// The table's bytes for the nibbles of eight blocks.
+inline void look_up_blocks(__m128i table, const uint8_t* p, int stride, V c[4]) {
+#ifdef JUBAKO_AVX512
+    loose_nibbles(p, stride, c);
+    for (int r = 0; r < 4; ++r) c[r] = _mm512_permutexvar_epi8(c[r], quads(table));  // takes six bits; the table is there four times
+#else
+    nibble_blocks(p, stride, c);
+    for (int r = 0; r < 4; ++r) c[r] = look_up(table, c[r]);
 #endif
 }
 
@@ -113,8 +130,7 @@ struct IQ4_NL : Format {
     static constexpr int weights = 32, bytes = 18, largest = 255, bias = signed_codes ? 0 : 128;
     static constexpr bool wide = signed_codes;
     static void unpack(const uint8_t* p, Unit& u) {
-        nibble_blocks(p + 2, bytes, u.c);
-        for (V& c : u.c) c = look_up(iq4_table(), c);
+        look_up_blocks(iq4_table(), p + 2, bytes, u.c);
         u.factor = halves8(p, bytes);
     }
 };
@@ -126,8 +142,7 @@ inline __m128i fp4_table() {  // doubled E2M1 + 16
 struct MXFP4 : Format {
     static constexpr int weights = 32, bytes = 17, largest = 28, bias = 16;
     static void unpack(const uint8_t* p, Unit& u) {
-        nibble_blocks(p + 1, bytes, u.c);
-        for (V& c : u.c) c = look_up(fp4_table(), c);
+        look_up_blocks(fp4_table(), p + 1, bytes, u.c);
         // 2^(e − 128); e = 0 and 1 are subnormal
         __m256i e = _mm256_and_si256(dwords8(p, bytes), _mm256_set1_epi32(255));
         __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
