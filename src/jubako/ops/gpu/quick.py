@@ -45,9 +45,9 @@ def quick_launches() -> Iterator[None]:
     if getattr(enter, "calls", None) or getattr(leave, "calls", None):  # a profiler wants to hear of each
         yield
         return
-    active = driver.active
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        active = driver.active
         device = active.get_current_device()
         key = (device, *map(kind_of, args), *named.items())
         known = self.__dict__.setdefault(KNOWN, {})
