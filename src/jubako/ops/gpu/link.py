@@ -26,7 +26,7 @@ WORD = 16  # bytes that a thread reads at a time; experts begin and end on it
 
 MOST = 16  # experts fetched in a step of a layer
 SPARE = MOST + 2 * AHEAD  # slots of each shape for them, and for what comes early, of two layers
-COPIERS = 12  # programs that bring what comes early: few, since the next layer's programs work beside them,
+COPIERS = 8  # programs that bring what comes early: few, since the next layer's programs work beside them,
 PIECE = 16 << 10  # with as many bytes on their way each as the bus wants together
 
 
