@@ -19,7 +19,7 @@ from .state import AttentionMemory
 
 CHUNK = 1024  # scores read at a time
 SCORE_BYTES = 60 << 20  # most memory for the scores of a prompt's queries, and as much again for their candidates
-FEW = 264  # queries that fill a card's multiprocessors less than twice, so that each gets more warps
+FEW = 264  # rows of scores that fill a card's multiprocessors less than twice, so that each gets more warps
 
 
 @triton.jit
@@ -114,5 +114,5 @@ def choose_prompt(
     _select[(len(blocks),)](
         scores, blocks, chosen, candidates, positions, scores.shape[1],
         BUDGET=budget, BUDGET_BLOCK=triton.next_power_of_2(budget), RATIO=ratio, CHUNK=CHUNK, LISTED=LISTED,
-        num_warps=8 if len(blocks) <= FEW else 4,
+        num_warps=8 if len(scores) <= FEW else 4,
     )  # fmt: skip
