@@ -199,6 +199,31 @@ def test_tables_at_rest_are_nobodys_and_come_back(executor: GpuExecutor) -> None
     assert torch.equal(desk.tables, before) and torch.equal(desk.caught_up, written)
 
 
+def test_no_graph_of_drafts_is_captured_while_drafts_are_under_way(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture runs its work once before, over the streams and ids that a draft leaves for the next."""
+    captured: list[Any] = []
+    ran: list[Any] = []
+
+    def capture(self: Graphs, key: Any, work: Work) -> None:
+        assert not ran, f"{key} is captured after {ran}"
+        captured.append(key)
+
+    def run(self: Graphs, key: Any, work: Work) -> None:
+        ran.append(key)
+        for _ in work() or ():
+            pass
+
+    monkeypatch.setattr(Graphs, "capture", capture)
+    monkeypatch.setattr(Graphs, "run", run)
+    state = executor.new_state(256)
+    executor.step([([3], state)])
+    ran.clear()
+    [drafts] = executor.draft([executor_module.DraftWish(4, state, 3)])
+    assert len(drafts) == 3 and len(ran) == 3 and set(ran) <= set(captured)
+
+
 def test_many_carried_tokens_are_read_before_drafting(executor: GpuExecutor) -> None:
     """More sure tokens than a step has columns wait for the draft layer."""
     state = executor.new_state(256)

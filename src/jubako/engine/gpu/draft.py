@@ -71,6 +71,7 @@ class Drafts:
     def first(self, parts: Sequence[Part]) -> None:
         """The first drafts by the desk's table, which says the same."""
         width, count = sum(len(part.ids) for part in parts), len(parts)
+        self.capture(width, count)  # the later drafts', too: a graph runs once before, over what a first draft leaves
         self._graphs.run(("first draft", width, count), partial(self._catch_up, width, count))
 
     def go_on(self, count: int, depth: int) -> None:
