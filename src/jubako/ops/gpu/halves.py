@@ -3,7 +3,7 @@
 Bytes come without a sign: `excess` more than the code. Of a table within ±63 they are looked up in both its halves, of
 which the wrong one gives 0, as none of its bytes has the highest bit.
 """
-# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated,no-any-return"
 
 from __future__ import annotations
 
