@@ -187,7 +187,7 @@ class Bench:
 
 def table(results: list[Measured]) -> str:
     """As Markdown."""
-    lines = ["| VRAM, GB | slots | routing | columns | hits | early, asked for | ms | tok/s | over the link |"]
+    lines = ["| VRAM, GB | slots | routing | columns | hits | early, chosen | ms | tok/s | over the link |"]
     lines.append("|" + "---|" * 9)
     for r in results:
         lines.append(
