@@ -27,15 +27,17 @@ import jubako.ops.gpu.launch
 from jubako.ops.gpu import linear as products
 from jubako.ops.gpu.activation import Quantised, quantize
 from jubako.ops.gpu.combine import Pending, prepared
+from jubako.ops.gpu.cuts import Shape
 from jubako.ops.gpu.expert_step import Cut, down, gate_up, usual_cut
 from jubako.ops.gpu.experts import Experts, Routed, experts
 from jubako.ops.gpu.hyper import Cut as HyperCut
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix, long_product
-from jubako.ops.gpu.linear import Shape, launch, linear
+from jubako.ops.gpu.linear import launch, linear
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
+from jubako.ops.gpu.tiles import PAIR, TILED, UNIT, fits
 from jubako.quant import BY_NAME
 
 assert jubako.ops.gpu.launch
@@ -67,9 +69,11 @@ def planes(name: str, rows: int, cols: int, count: int = 1) -> torch.Tensor:
     return data
 
 
-def matrices(name: str, rows: int, cols: int, count: int) -> list[Matrix]:
+def matrices(name: str, rows: int, cols: int, count: int, step: int | None = UNIT) -> list[Matrix]:
+    """As the engine lays them out: tiles have their scales where planes of Q8_0 have them. step: see `matrix.matrix`."""
     data = planes(name, rows, cols, count)
-    return [Matrix(data[i], BY_NAME[name], rows, cols) for i in range(count)]
+    tiled = step is not None and fits(BY_NAME[name], cols, step) and rows % 16 == 0
+    return [Matrix(data[i], TILED if tiled else BY_NAME[name], rows, cols) for i in range(count)]
 
 
 def rotation(size: int) -> int:
@@ -137,7 +141,11 @@ def linear_case(label: str, parts: list[tuple[str, int]], cols: int, tokens: int
 
 def mixes(count: int) -> list[HyperMix]:
     wide = STREAMS * HIDDEN
-    every = (matrices("Q8_0", RANK, wide, count), matrices("Q8_0", wide, RANK, count), matrices("F32", 4, wide, count))
+    every = (
+        matrices("Q8_0", RANK, wide, count, None),
+        matrices("Q8_0", wide, RANK, count, PAIR),
+        matrices("F32", 4, wide, count),
+    )
     return [HyperMix(torch.ones(wide, device=device()), *group, STREAMS, 1e-6) for group in zip(*every, strict=True)]
 
 
@@ -225,7 +233,7 @@ def expert_cases(gate: str, low: str, tokens: int, cuts: list[Cut], part: str) -
             else rows[1] * CHOSEN * tokens + shared // 3
         )
         label = (
-            f" words {cut.words} ahead {cut.ahead}" if part == "gate+up" else f" rows {cut.rows} groups {cut.groups}"
+            f" apart {cut.apart} words {cut.words}" if part == "gate+up" else f" rows {cut.rows} groups {cut.groups}"
         )
         yield Case(f"{part} {gate if part == 'gate+up' else low} T{tokens}{label}", size, make)
 
@@ -330,7 +338,7 @@ def cuts_of(tokens: int, part: str, sweep: bool) -> list[Any]:
     if part == "hyper":
         return [HyperCut(long, gate) for long in (1, 2) for gate in ((1,) if one else (2, 4))]
     if part == "gate+up":
-        return [Cut(words=words, ahead=ahead) for words in (18, 45, 90) for ahead in (False, True)]
+        return [Cut(apart=units) for units in (1, 2, 5)] + [Cut(words=words) for words in (9, 18, 45)]
     return [Cut(rows=rows, groups=groups) for rows in (8, 16) for groups in (1, 2, 4)]
 
 
@@ -353,8 +361,8 @@ def cases(sweep: bool, types: bool) -> Iterator[Case]:
     if types:
         for name, layout in LAYOUTS.items():
             yield linear_case(f"{name} 12288 x 2560", [(name, 12288)], HIDDEN, 1, None)
-            if not layout.number:
-                yield from expert_cases(name, "IQ4_NL", 1, [usual_cut(1)], "gate+up")
+            for t in () if layout.number else (1, 4):
+                yield from expert_cases(name, "IQ4_NL", t, [usual_cut(t)], "gate+up")
 
 
 def check(golden: Path, part_of: int, parts: int) -> list[str]:

@@ -22,24 +22,25 @@ def both(name: str, rows: int, cols: int, device: torch.device, seed: int = 0) -
 
 
 def slots(
-    gate: str, down: str, experts: int, size: int, hidden: int, device: torch.device, down_cols: int = 0, seed: int = 0
-) -> tuple[Slots, Sequence[_cpu.Weight]]:
+    gate: str, down: str, experts: int, size: int, hidden: int, device: torch.device, down_cols: int = 0, seed: int = 0,
+    up: str = "",
+) -> tuple[Slots, Sequence[_cpu.Weight]]:  # fmt: skip
     """Experts in slots, in reverse, and the CPU's gate, up and down. One expert is a matrix there."""
-    cols = down_cols or size
-    shape = SlotShape(BY_NAME[gate], BY_NAME[gate], BY_NAME[down], size, hidden, cols)
+    cols, kinds = down_cols or size, (gate, up or gate, down)
+    shape = SlotShape(*(BY_NAME[kind] for kind in kinds), size, hidden, cols)
     stack = (experts,) if experts > 1 else ()
     raws = [
         rows_of(gate, (*stack, size), hidden, seed),
-        rows_of(gate, (*stack, size), hidden, seed + 1),
+        rows_of(up or gate, (*stack, size), hidden, seed + 1),
         rows_of(down, (*stack, hidden), cols, seed + 2),
     ]
     data = torch.zeros(experts, shape.bytes, dtype=torch.uint8, device=device)
     ends = (0, shape.up_at, shape.down_at, shape.bytes)
-    for kind, raw, start, end in zip((gate, gate, down), raws, ends[:-1], ends[1:], strict=True):
+    for kind, raw, start, end in zip(kinds, raws, ends[:-1], ends[1:], strict=True):
         turned = raw.reshape(experts, *raw.shape[-2:])[::-1].copy()
         repack(BY_NAME[kind], torch.from_numpy(turned).to(device), data[:, start:end])
     table = torch.arange(experts - 1, -1, -1, dtype=torch.int32, device=device)
-    return Slots(shape, data, table), [weight(kind, raw) for kind, raw in zip((gate, gate, down), raws, strict=True)]
+    return Slots(shape, data, table), [weight(kind, raw) for kind, raw in zip(kinds, raws, strict=True)]
 
 
 def activations(tokens: int, cols: int, seed: int = 1) -> np.ndarray:

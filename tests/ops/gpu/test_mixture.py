@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from block_rows import rows_of, weight
 from gpu_weights import both, same_bits, slots
 
 from jubako import _cpu
@@ -15,8 +16,10 @@ from jubako.ops.gpu.expert_step import Cut
 from jubako.ops.gpu.experts import Experts, Routed, experts, experts_combine
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.kinds import addend_word, has_table, table_word
+from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route, route_experts
+from jubako.ops.gpu.tiles import TILED, to_tiles
 from jubako.quant import BY_NAME
 
 HIDDEN, SIZE, COUNT, CHOSEN = 256, 64, 5, 3
@@ -109,9 +112,19 @@ def test_prompt(gate: str, down: str, device: torch.device) -> None:
     assert np.linalg.norm(got - want) <= 2e-2 * np.linalg.norm(want)
 
 
-def mix(inject: str | None, down: str, device: torch.device) -> tuple[HyperMix, _cpu.HyperMix]:
+def tiled(rows: int, cols: int, device: torch.device, seed: int) -> tuple[Matrix, _cpu.Weight]:
+    """`both` of Q8_0, in tiles here."""
+    raw = rows_of("Q8_0", (rows,), cols, seed)
+    return Matrix(to_tiles(torch.from_numpy(raw).to(device)), TILED, rows, cols), weight("Q8_0", raw)
+
+
+def mix(inject: str | None, down: str, device: torch.device, rank: int = 32) -> tuple[HyperMix, _cpu.HyperMix]:
+    """down: a block type, or "tiles" where the gates' matrix lies in them."""
     norm = (1 + 0.1 * np.random.default_rng(5).standard_normal(4 * HIDDEN)).astype(np.float32)
-    (a, b), (c, d) = both(down, 32, 4 * HIDDEN, device, 1), both("Q8_0", 4 * HIDDEN, 32, device, 2)
+    if down == "tiles":
+        (a, b), (c, d) = both("Q8_0", rank, 4 * HIDDEN, device, 1), tiled(4 * HIDDEN, rank, device, 2)
+    else:
+        (a, b), (c, d) = both(down, rank, 4 * HIDDEN, device, 1), both("Q8_0", 4 * HIDDEN, rank, device, 2)
     e, f = both(inject, 4, 4 * HIDDEN, device, 3) if inject else (None, None)
     return HyperMix(torch.from_numpy(norm).to(device), a, c, e, 4, 1e-6), _cpu.HyperMix(norm, b, d, f, 4, 1e-6)
 
@@ -121,26 +134,46 @@ def streams_of(tokens: int) -> np.ndarray:
     return (rng.standard_normal((tokens, 4, HIDDEN)) * 3).astype(np.float32)
 
 
-@pytest.mark.parametrize(("inject", "down", "tokens"), [("F32", "Q8_0", 2), (None, "BF16", 1), ("F32", "Q8_0", 17)])
-def test_mix(inject: str | None, down: str, tokens: int, device: torch.device) -> None:
-    gpu, cpu = mix(inject, down, device)
+@pytest.mark.parametrize(
+    ("inject", "down", "rank", "tokens"),
+    [
+        ("F32", "Q8_0", 32, 2),
+        (None, "BF16", 32, 1),
+        ("F32", "Q8_0", 32, 17),
+        ("F32", "tiles", 64, 1),
+        ("F32", "tiles", 320, 2),
+        (None, "tiles", 64, 5),
+        ("F32", "tiles", 64, 17),
+    ],
+)
+def test_mix(inject: str | None, down: str, rank: int, tokens: int, device: torch.device) -> None:
+    gpu, cpu = mix(inject, down, device, rank)
     streams = streams_of(tokens)
     want, want_inject = cpu.mix(streams)
     got, got_inject = hyper_mix(torch.from_numpy(streams).to(device), gpu)
-    tolerance = 1e-5 if tokens < 17 else 5e-3
+    tolerance = 1e-5 if tokens < 3 else 5e-4 if tokens < 17 else 5e-3
     assert np.abs(got.plain().cpu().numpy() - want).max() <= tolerance * np.abs(want).max()
     assert (got_inject is None) == (want_inject is None)
     if got_inject is not None:
         assert np.abs(got_inject.cpu().numpy() - want_inject).max() <= tolerance
 
 
-def test_mix_of_columns_is_independent(device: torch.device) -> None:
-    gpu, _ = mix("F32", "Q8_0", device)
-    streams = torch.from_numpy(streams_of(3)).to(device)
+@pytest.mark.parametrize(("down", "tokens"), [("Q8_0", 3), ("tiles", 6)])
+def test_mix_of_columns_is_independent(down: str, tokens: int, device: torch.device) -> None:
+    gpu, _ = mix("F32", down, device, 64)
+    streams = torch.from_numpy(streams_of(tokens)).to(device)
     together, inject = hyper_mix(streams, gpu)
-    alone, inject_alone = hyper_mix(streams[1:2], gpu)
-    assert torch.equal(together.plain()[1:2], alone.plain())
-    assert inject is not None and inject_alone is not None and torch.equal(inject[1:2], inject_alone)
+    for first, last in ((1, 2), (tokens - 2, tokens)):
+        part, its_inject = hyper_mix(streams[first:last], gpu)
+        assert torch.equal(together.plain()[first:last], part.plain())
+        assert inject is not None and its_inject is not None and torch.equal(inject[first:last], its_inject)
+
+
+def test_mix_in_tiles_and_planes_is_the_same(device: torch.device) -> None:
+    streams = torch.from_numpy(streams_of(2)).to(device)
+    planes, _ = hyper_mix(streams, mix("F32", "Q8_0", device, 64)[0])
+    tiles, _ = hyper_mix(streams, mix("F32", "tiles", device, 64)[0])
+    assert (tiles.plain() - planes.plain()).abs().max() <= 1e-6 * planes.plain().abs().max()
 
 
 def test_what_waits_for_the_next_mix(device: torch.device) -> None:

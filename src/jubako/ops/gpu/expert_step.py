@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
-from .linear import divisor
+from .cuts import divisor
 from .mathfun import silu
 from .planar import LAYOUTS
 from .single import fetch_single, meet_single, no_sums, single_columns, single_tree
