@@ -134,14 +134,21 @@ def _gated_norm(
 
 
 @triton.jit
-def _fetched(own, gates, row, head, i, v, there, D: tl.constexpr):
-    """What the delta rule wants of a column, on its way: q, k, v and both gates; zeros if it is not there."""
-    beta, alpha, beta_stride, alpha_stride = gates
+def _fetched(own, i, v, there, D: tl.constexpr):
+    """What the delta rule wants of a column, on its way: q, k, v, k·q, β, the decay; anything if it is not there."""
     q = tl.load(own + i, mask=there & (i >= 0), other=0.0)
     k = tl.load(own + D + i, mask=there & (i >= 0), other=0.0)
     value = tl.load(own + 2 * D + v, mask=there & (v >= 0), other=0.0)
-    open = tl.load(beta + row * beta_stride + head, mask=there, other=0.0).to(tl.float32)
-    return q, k, value, open, tl.load(alpha + row * alpha_stride + head, mask=there, other=0.0).to(tl.float32)
+    few = own + 3 * D
+    return q, k, value, tl.load(few, mask=there), tl.load(few + 1, mask=there), tl.load(few + 2, mask=there)
+
+
+@triton.jit
+def _answered(state, column):
+    """u and the answer of a column (`_fetched`) that meets the state [16, V, R, 8]: [1, V, 1, 8] each."""
+    q, k, value, product, write, decay = column
+    u = write * (value - decay * _over_rows(state * k))
+    return u, decay * _over_rows(state * q) + product * u
 
 
 @triton.jit
@@ -154,7 +161,7 @@ def _gdn_columns(
     PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
     QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (head, part). own [tokens, heads, 3 D]: a head's q, k and v of each column."""
+    """Program (head, part). own [tokens, heads, 3 D + 4]: a head's q, k, v, k·q, β and decay of each column."""
     release(OVERLAP)
     head, part = tl.program_id(0), tl.program_id(1)
     count = tl.load(parts + COUNT * COLUMNS + part)
@@ -173,8 +180,9 @@ def _gdn_columns(
         wait(OVERLAP)  # nothing above was written by the launches before this one
 
         new = (slot * 2 + parity) * COLUMNS
-        apart: tl.constexpr = HEADS * 3 * D  # from a column's memory to the next one's
-        own += first * apart + head * 3 * D
+        each_head: tl.constexpr = 3 * D + 4
+        apart: tl.constexpr = HEADS * each_head  # from a column's memory to the next one's
+        own += first * apart + head * each_head
         owns_keys = head < KEY_HEADS
         element = tl.arange(0, D)[None, :]
         for start in range(0, count, GROUP):
@@ -194,24 +202,31 @@ def _gdn_columns(
             tl.store(at + D, ks, mask=live)
             tl.store(at + 2 * D, vs, mask=live)
             tl.store(past_k + ((new + several) * KEY_HEADS + head) * D + element, ks, mask=live & owns_keys)
+            row = first + several
+            open = tl.load(beta + row * beta_stride + head, mask=live, other=0.0).to(tl.float32)
+            step = tl.load(alpha + row * alpha_stride + head, mask=live, other=0.0).to(tl.float32)
+            decay = tl.exp(rate * _softplus(step + bias))
+            few = own + several * apart + 3 * D
+            tl.store(few, tl.sum(ks * qs, 1, keep_dims=True), mask=live)
+            tl.store(few + 1, tl.sigmoid(open), mask=live)
+            tl.store(few + 2, decay, mask=live)
+            tl.store(past_decay + (new + several) * HEADS + head, decay, mask=live)
         tl.debug_barrier()
 
         lane = tl.arange(0, 16)[:, None, None, None] + v * 0  # all lanes have the sums; the first ones store them
         alike = lane.to(tl.float32) * 0.0
-        gates = (beta, alpha, beta_stride, alpha_stride)
-        q, k, value, open, step = _fetched(own, gates, first, head, i, v, count > 0, D)
-        for column in range(0, count):
-            write, decay = tl.sigmoid(open), tl.exp(rate * _softplus(step + bias))
+        answer_at = answers + (first * HEADS + head) * D + v + lane * 0
+        u_at = past_u + (new * HEADS + head) * D + v + lane * 0
+        column = _fetched(own, i, v, count > 0, D)
+        for n in range(0, count):
             own += apart
-            row = first + column
-            next_q, next_k, next_value, open, step = _fetched(own, gates, row + 1, head, i, v, column + 1 < count, D)
-            u = write * (value - decay * _over_rows(state * k))
-            answer = decay * _over_rows(state * q) + _over_rows(k * q) * u
-            state = _entered(state, k, u, decay)
-            q, k, value = next_q, next_k, next_value
-            tl.store(answers + (row * HEADS + head) * D + v + lane * 0, answer + alike, mask=lane == 0)
-            tl.store(past_u + ((new + column) * HEADS + head) * D + v + lane * 0, u + alike, mask=lane == 0)
-            tl.store(past_decay + (new + column) * HEADS + head, decay)
+            following = _fetched(own, i, v, n + 1 < count, D)
+            u, answer = _answered(state, column)
+            if n + 1 < count:
+                state = _entered(state, column[1], u, column[5])
+            column = following
+            tl.store(answer_at + n * HEADS * D, answer + alike, mask=lane == 0)
+            tl.store(u_at + n * HEADS * D, u + alike, mask=lane == 0)
 
         tl.debug_barrier()
         for start in range(0, count, GROUP):
@@ -244,7 +259,7 @@ def gdn_columns(
     heads = memory.u.shape[3]
     assert dim <= LARGEST, f"heads of {dim} x {dim} do not fit a program"
     answers = torch.empty(tokens, heads * dim, dtype=torch.float32, device=qkv.device)
-    own = torch.empty(tokens, heads * 3 * dim, dtype=torch.float32, device=qkv.device)
+    own = torch.empty(tokens, heads * (3 * dim + 4), dtype=torch.float32, device=qkv.device)
     out = room_for(tokens, heads * dim, True, qkv.device) if dim % 32 == 0 else torch.empty_like(answers)
     places = (out.q, out.d, out.s, out.x, out.blocks) if isinstance(out, Quantised) else (out, out, out, out, 0)
     to = target(qkv.device)
