@@ -108,14 +108,53 @@ def _choose_columns(
             tl.store(out + few, first, mask=few < above)
             ends = tl.cumsum(listed_there, 0)
             listed = tl.sum(listed_there, 0)
-            candidates += t * max_blocks
-            for start in range(0, listed, LISTED):
-                j = start + tl.arange(0, LISTED)
+            wanted = BUDGET - above
+            out += above
+            if listed <= LISTED:
+                j = tl.arange(0, LISTED)
+                there = j < listed
                 at, back = _found(listed_there, ends, j)
-                one = tl.load(lists + at * CHUNK + CHUNK - 1 - back, mask=j < listed, other=0, volatile=True)
-                tl.store(candidates + j, one, mask=j < listed)
-            tl.debug_barrier()
-            take_best(candidates, keys, listed, BUDGET - above, out + above, above * 0, 32, 8, LISTED)
+                one = tl.load(lists + at * CHUNK + CHUNK - 1 - back, mask=there, other=0, volatile=True)
+                key = tl.load(keys + one, mask=there, other=0)
+                if (bound > 0) & (bound < BINS - 1):  # the upper bits of all candidates are the bin's
+                    last, ties = narrowed_here(key, there, wanted, bound + LOWEST, BIN_BITS, BIN_BITS // 4)
+                else:
+                    last, ties = narrowed_here(key, there, wanted, above * 0, 32, 8)
+                store_best(one, key, there, last, ties, 0, 0, out)
+            else:
+                candidates += t * max_blocks
+                for start in range(0, listed, LISTED):
+                    j = start + tl.arange(0, LISTED)
+                    at, back = _found(listed_there, ends, j)
+                    one = tl.load(lists + at * CHUNK + CHUNK - 1 - back, mask=j < listed, other=0, volatile=True)
+                    tl.store(candidates + j, one, mask=j < listed)
+                tl.debug_barrier()
+                take_best(candidates, keys, listed, wanted, out, above * 0, 32, 8, LISTED)
+
+
+@triton.jit
+def narrowed_here(key, there, wanted, bound, OPEN: tl.constexpr, STEP: tl.constexpr):
+    """`narrowed` of candidates whose scores' bits are at hand: key [n], where there."""
+    digits: tl.constexpr = 1 << STEP
+    for n in range(0, OPEN, STEP):
+        shift = OPEN - STEP - n
+        same = there & (((key >> shift) >> STEP) == bound)
+        tally = tl.histogram((key >> shift) & (digits - 1), digits, mask=same)
+        digit, over = from_above(tally, wanted, digits)
+        wanted -= over
+        bound = bound * digits + digit
+    return bound, wanted
+
+
+@triton.jit
+def store_best(block, key, there, bound, ties_wanted, taken, ties, out):
+    """Blocks whose scores' bits are above the bound, and the first `ties_wanted` of those at it, to `out` after `taken`
+    others; `ties` were at the bound before. Gives both numbers after these blocks."""
+    tie = (there & (key == bound)).to(tl.int32)
+    rank = ties + tl.cumsum(tie, 0)
+    take = (there & ((key > bound) | ((tie > 0) & (rank <= ties_wanted)))).to(tl.int32)
+    tl.store(out + taken + tl.cumsum(take, 0) - 1, block, mask=take > 0)
+    return taken + tl.sum(take, 0), ties + tl.sum(tie, 0)
 
 
 @triton.jit
@@ -130,12 +169,7 @@ def take_best(
         j = start + tl.arange(0, LISTED)
         block = tl.load(candidates + j, mask=j < listed, other=0)
         key = tl.load(keys + block, mask=j < listed, other=0)
-        tie = ((j < listed) & (key == bound)).to(tl.int32)
-        rank = ties + tl.cumsum(tie, 0)
-        take = ((j < listed) & ((key > bound) | ((tie > 0) & (rank <= ties_wanted)))).to(tl.int32)
-        tl.store(out + taken + tl.cumsum(take, 0) - 1, block, mask=take > 0)
-        taken += tl.sum(take, 0)
-        ties += tl.sum(tie, 0)
+        taken, ties = store_best(block, key, j < listed, bound, ties_wanted, taken, ties, out)
 
 
 class ColumnChoice:
