@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -12,13 +11,15 @@ import triton.language as tl
 
 from . import prompt
 from .activation import Quantised, quantize
+from .cuts import Shape, divisor, second_cut, shape_of
 from .integer import fma
-from .kinds import plain_type
+from .kinds import number_bytes
 from .launch import COLUMNS
 from .matrix import Matrix, Projections
 from .peer_word import SITES, Outbox, exchange_number, word_of
+from .plain import plain_rows
 from .products import fetch_units, lane_rows, meet_groups, nothing, tree
-from .target import interpreted, release, target, wait
+from .target import release, target, wait
 from .tensor import tile_products, tile_tree
 from .tiles import TILED, padded
 
@@ -82,15 +83,23 @@ def row_tile(
     COLUMNS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
     STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS·ROWS rows of one matrix times COLUMNS columns, as `tile_sums` reads them, into out."""
+    """GROUPS·ROWS rows of one matrix times COLUMNS columns, as `tile_sums` or `plain_rows` read them, into out."""
     top = tile * ROWS * GROUPS
-    sums = tile_sums(
-        base, rows, blocks, top, x, token, tokens, first, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN,
-        FORM, OVERLAP,
-    )  # fmt: skip
+    if number_bytes(TYPE) > 0:
+        sums = plain_rows(
+            base, rows, blocks, top, x, token, tokens, first * 256, 2 * UNITS, 2 * STEP, ROWS, COLUMNS, TYPE, EVEN,
+            FORM, OVERLAP,
+        )  # fmt: skip
+    else:
+        sums = tile_sums(
+            base, rows, blocks, top, x, token, tokens, first, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN,
+            FORM, OVERLAP,
+        )  # fmt: skip
     for c in tl.static_range(COLUMNS):
         for g in tl.static_range(GROUPS):
-            y = tree(sums[c * GROUPS + g], ROWS)
+            y = sums[c * GROUPS + g]
+            if number_bytes(TYPE) == 0:
+                y = tree(y, ROWS)
             mine = top + g * ROWS + tl.arange(0, ROWS)
             if SCALED:
                 y *= tl.load(row_scale + tl.minimum(mine, rows - 1))
@@ -103,8 +112,8 @@ def linear_kernel(
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, inject,
     UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    TYPE: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr, SECOND_ROWS: tl.constexpr, FINE: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (group of columns, tile of rows, split): tiles of a second matrix of another type, if any, come first.
 
@@ -130,7 +139,7 @@ def linear_kernel(
     else:
         row_tile(
             second_base, second_scale, second_rows, blocks, tile, x, token, tokens, out + first_rows, out_stride,
-            inject, split * UNITS, UNITS, SECOND_STEP, ROWS, 1, COLUMNS,
+            inject, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS,
             SECOND, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
         )  # fmt: skip
 
@@ -139,11 +148,11 @@ def linear_kernel(
 def tile_kernel(
     base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks,
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, box, passes, site, most,
-    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, WARPS: tl.constexpr, SECOND: tl.constexpr,
-    SECOND_STEP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr,
+    SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, split): sixteen rows of a matrix in tiles; 4·WARPS rows of a second one, if any, come first.
+    """Program (tile, split): sixteen rows of a matrix in tiles; SECOND_ROWS of a second one, if any, come first.
 
     second_tiles: of four columns, FOURS times. Split i takes UNITS units and writes to out + i·split_stride.
     SITES: what is written goes to another card, too (`peer_word.Outbox`).
@@ -174,46 +183,9 @@ def tile_kernel(
         x = (q, d, s, numbers, x_blocks, x_valid)
         row_tile(
             second_base, second_scale, second_rows, blocks, tile % second_tiles, x, tile // second_tiles * 4, tokens,
-            out + rows, out_stride, out, split * UNITS, UNITS, SECOND_STEP, 4 * WARPS, 1, COLUMNS, SECOND, True, EVEN,
+            out + rows, out_stride, out, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS, SECOND, True, EVEN,
             SCALED, 0, FORM, OVERLAP,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How a product is cut: rows of a group, units fetched together, groups and columns of a program, rows of a group
-    that a warp has (four or eight: halves of units by two warps or one)."""
-
-    rows: int
-    step: int
-    groups: int = 1
-    columns: int = 1
-    each: int = 4
-
-    @property
-    def warps(self) -> int:
-        return self.rows // self.each
-
-
-def divisor(units: int, most: int) -> int:
-    """The largest divisor of `units` up to `most`."""
-    return max(n for n in range(1, min(units, most) + 1) if units % n == 0)
-
-
-def shape_of(matrix: Matrix, units: int, tokens: int, shares: bool = True) -> Shape:
-    """Columns meet the weights while they are in registers: four in tensor cores, else two of them if rows are many."""
-    columns = min(triton.next_power_of_2(tokens), 4)
-    if interpreted():
-        return Shape(min(1024, triton.next_power_of_2(matrix.rows)), 1, 1, columns)
-    if columns == 1:
-        return Shape(8, divisor(units, 12))
-    if plain_type(matrix.type.id):
-        return Shape(8, divisor(units, 2), 1, columns)
-    if not shares:
-        return Shape(4, divisor(units, 12)) if matrix.rows < 8192 else Shape(8, 1, 4, 2)
-    if matrix.rows < 8192:
-        return Shape(8, divisor(units, 12), 1, columns)
-    return Shape(8, divisor(units, 2), 4, columns)
 
 
 def launch(
@@ -237,7 +209,8 @@ def launch(
         return
     assert outbox is None
     shape = shape or shape_of(first, units, x.tokens, target(out.device).shares)
-    second_tiles = -(-second.rows // shape.rows) if len(matrices) > 1 else 0
+    second_rows, second_step = second_cut(second, units, shape.rows, shape.warps, shape.columns)
+    second_tiles = -(-second.rows // second_rows) if len(matrices) > 1 else 0
     all_tiles = second_tiles - (-first.rows // (shape.rows * shape.groups))
     to = target(out.device)
     scaled = first.scale is not None or second.scale is not None
@@ -248,7 +221,7 @@ def launch(
         out if inject is None else inject,
         UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups,
         COLUMNS=shape.columns, TYPE=first.type.id, SECOND=second.type.id if len(matrices) > 1 else -1,
-        SECOND_STEP=divisor(units, 2 if shape.columns == 1 else 1), FINE=x.fine,
+        SECOND_STEP=second_step, SECOND_ROWS=second_rows, FINE=x.fine,
         EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
         SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form_of(shape.columns),
         OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
@@ -268,13 +241,17 @@ def launch_tiles(
     units: int,
     outbox: Outbox | None = None,
 ) -> None:
-    """`launch` of a matrix in tiles. Few rows: the block pairs of a unit go over four warps, else over two."""
+    """`launch` of a matrix in tiles. Few rows: the block pairs of a unit go over four warps, else over two.
+
+    128 registers a thread let a thousand programs of two warps be there at once, with their first weights on their way.
+    """
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
     warps = 2 if first.rows >= 8192 else 4
-    second_tiles = -(-second.rows // (4 * warps)) if len(matrices) > 1 else 0
+    columns = min(triton.next_power_of_2(x.tokens), 4)
+    second_rows, second_step = second_cut(second, units, 4 * warps, warps, columns)
+    second_tiles = -(-second.rows // second_rows) if len(matrices) > 1 else 0
     scaled = first.scale is not None or second.scale is not None
     to = target(out.device)
-    columns = min(triton.next_power_of_2(x.tokens), 4)
     fours = triton.next_power_of_2(-(-x.tokens // 4))
     together = {1: 5 if warps == 2 else 12, 2: 5}.get(fours, 2)  # units, as registers allow
     tile_kernel[(second_tiles * fours + padded(first.rows) // 16, splits)](
@@ -283,9 +260,9 @@ def launch_tiles(
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
         *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
         UNITS=units, STEP=divisor(units, together), FOURS=fours, SITES=0 if outbox is None else SITES,
-        WARPS=warps, SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=divisor(units, 2),
+        SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=second_step, SECOND_ROWS=second_rows,
         COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, FORM=to.form, OVERLAP=to.overlap,
-        num_warps=warps, **to.options,
+        num_warps=warps, **({"maxnreg": 128} if warps == 2 and fours == 1 and to.overlap else {}), **to.options,
     )  # fmt: skip
 
 

@@ -9,9 +9,10 @@ import triton.language as tl
 
 from . import prompt
 from .activation import Quantised, quantize
+from .cuts import divisor
 from .experts import Experts, Routed
 from .kinds import plain_type
-from .linear import Input, divisor, launch, long, prompt_of
+from .linear import Input, launch, long, prompt_of
 from .mathfun import exp
 from .target import release, target, wait
 
@@ -103,7 +104,7 @@ def _route(parts: torch.Tensor, k: int, experts: int, table: torch.Tensor | None
 
 
 def route_experts(layer: Experts, x: Input, k: int) -> Routed:
-    """The experts of x [T, H] by the layer's router, whose rows are few and long: read in parts."""
+    """The experts of x [T, H] by the layer's router, whose rows are few and long: quantised ones are read in parts."""
     if long(x):
         return _route(prompt.multiply(layer.router, prompt_of(x))[None], k, layer.count, layer.routed.table)
     assert not isinstance(x, prompt.Halves)
@@ -111,7 +112,7 @@ def route_experts(layer: Experts, x: Input, k: int) -> Routed:
     if not isinstance(x, Quantised) or (needs_fine and not x.fine):
         x = quantize(x.plain() if isinstance(x, Quantised) else x)
     units = -(-layer.router[0].blocks // 8)
-    splits = units // divisor(units, 2)
+    splits = 1 if plain_type(layer.router[0].type.id) else units // divisor(units, 2)
     parts = torch.empty(splits, x.tokens, layer.count + 1, device=x.d.device)
     launch(layer.router, x, parts, splits)
     return _route(parts, k, layer.count, layer.routed.table)
