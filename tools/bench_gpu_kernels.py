@@ -70,7 +70,7 @@ def planes(name: str, rows: int, cols: int, count: int = 1) -> torch.Tensor:
 
 
 def matrices(name: str, rows: int, cols: int, count: int, step: int | None = UNIT) -> list[Matrix]:
-    """As the engine lays them out: tiles have their scales where planes of Q8_0 have them. step: see `matrix.matrix`."""
+    """As the engine lays them out; tiles have their scales where planes of Q8_0 have them. step: see `matrix`."""
     data = planes(name, rows, cols, count)
     tiled = step is not None and fits(BY_NAME[name], cols, step) and rows % 16 == 0
     return [Matrix(data[i], TILED if tiled else BY_NAME[name], rows, cols) for i in range(count)]

@@ -53,7 +53,7 @@ from jubako.ops.gpu.peer_exchange import Block, Boxes, Product, exchange, made, 
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
-from jubako.ops.gpu.tiles import TILED, fits, padded
+from jubako.ops.gpu.tiles import PAIR, TILED, UNIT, fits, padded
 from jubako.quant import BY_NAME
 
 assert jubako.ops.gpu.launch
@@ -117,9 +117,9 @@ def recording(properties: targets.Target) -> Iterator[list[Recorded]]:
         JITFunction.run, targets._target = run, find  # type: ignore[method-assign]
 
 
-def matrix(name: str, rows: int, cols: int) -> Matrix:
+def matrix(name: str, rows: int, cols: int, step: int = UNIT) -> Matrix:
     """As it lies on the target at hand."""
-    if fits(BY_NAME[name], cols) and has_tensor_cores(torch.device("cpu")):
+    if fits(BY_NAME[name], cols, step) and has_tensor_cores(torch.device("cpu")):
         return Matrix(torch.zeros(padded(rows) * BY_NAME[name].row_bytes(cols), dtype=torch.uint8), TILED, rows, cols)
     return planes(name, rows, cols)
 
@@ -165,7 +165,12 @@ def far_rows() -> None:
 def mix() -> HyperMix:
     wide = STREAMS * HIDDEN
     return HyperMix(
-        torch.zeros(wide), planes("Q8_0", RANK, wide), matrix("Q8_0", wide, RANK), matrix("F32", 4, wide), STREAMS, 1e-6
+        torch.zeros(wide),
+        planes("Q8_0", RANK, wide),
+        matrix("Q8_0", wide, RANK, PAIR),
+        matrix("F32", 4, wide),
+        STREAMS,
+        1e-6,
     )
 
 

@@ -56,10 +56,11 @@ def fetch_blocks(
     size = rows * blocks
     nothing = tl.zeros_like(lane)
     if in_tiles(TYPE):
-        pair = ((row // 8 * (blocks // 8) + unit) * 4 + j // 2) * 8 + row % 8
-        codes = base.to(tl.pointer_type(tl.int32)) + (pair * 16 + j % 2 * 2 + tl.arange(0, 4)[None, None, :] * 4)
+        pair = (row // 8 * (blocks // 2) + tl.where(there, unit * 4 + j // 2, 0)) * 8 + row % 8
+        i = tl.arange(0, 4)[None, None, :]
+        codes = base.to(tl.pointer_type(tl.int32)) + (pair * 16 + j % 2 * 2 + i // 2 * 4 + i % 2)
         d = narrow(base + tl.cdiv(rows, 16) * 16 * blocks * 32, pair * 2 + j % 2, 0, 2, True)
-        return tl.load(codes), tl.load(codes + 1), nothing, nothing, nothing, nothing, d
+        return tl.load(codes), tl.load(codes + 8), nothing, nothing, nothing, nothing, d
     first, second, high, low, bit, sub, d = nothing, nothing, nothing, nothing, nothing, nothing, nothing
     if has_width(TYPE, 8):
         first = tl.load(words(base, lane, 8) + step * 4)

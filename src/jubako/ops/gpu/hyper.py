@@ -16,6 +16,7 @@ import triton.language as tl
 from .activation import Quantised, room_for, stack, store_each
 from .combine import Pending, Wide, prepared
 from .experts import Beside, Experts, Parts, Routed, add_up, parts_of
+from .hyper_gates import quick_sigmoid, tile_gates
 from .hyper_prompt import mix_prompt
 from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
@@ -24,6 +25,7 @@ from .matrix import Matrix
 from .products import fetch_units, lane_rows, meet, meet_groups, nothing, tree
 from .prompt import Halves
 from .target import release, target, wait
+from .tiles import TILED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,12 +42,6 @@ class HyperMix:
     @property
     def hidden(self) -> int:
         return int(self.norm.shape[0]) // self.streams
-
-
-@triton.jit
-def quick_sigmoid(x):
-    """1 / (1 + e^-x) within a few units in the last place; the CPU's bits are not asked for here."""
-    return 1.0 / (1.0 + tl.exp(0.0 - x))
 
 
 @triton.jit
@@ -109,7 +105,7 @@ def long_kernel(
         )  # fmt: skip
         of_row = tile * 8 + tl.arange(0, 8)
         for c in tl.static_range(COLUMNS):
-            y = totals[c] * quick_sigmoid(totals[c])
+            y = totals[c] * quick_sigmoid(totals[c], FORM)
             tl.store(low + (token + c) * stride + of_row, y, mask=(of_row < rank) & (token + c < tokens))
     elif ADD >= 0:
         weights = long_rows(
@@ -120,7 +116,7 @@ def long_kernel(
         of = tl.arange(0, ADD_ROWS)
         for c in tl.static_range(COLUMNS):
             there = (of < add_rows) & (token + c < tokens)
-            tl.store(inject + (token + c) * add_rows + of, 2.0 * quick_sigmoid(weights[c]), mask=there)
+            tl.store(inject + (token + c) * add_rows + of, 2.0 * quick_sigmoid(weights[c], FORM), mask=there)
 
 
 @triton.jit
@@ -174,7 +170,7 @@ def gate_kernel(
             y = tree(sums[c * PAIRS + g], 64)
             if SCALED:
                 y *= tl.load(up_scale)
-            total += quick_sigmoid(y) * normed[c * PAIRS + g]
+            total += quick_sigmoid(y, FORM) * normed[c * PAIRS + g]
         mixed = mixed + (total,)
     both = tl.sum(tl.reshape(stack(mixed, 64), [COLUMNS, 2, 32]), axis=1) * (1.0 / STREAMS)
     c = tl.arange(0, COLUMNS)
@@ -221,6 +217,8 @@ def mix_step(
     inverse = torch.empty(tokens, count, device=device)
     inject = torch.empty(tokens, count, device=device) if mix.inject is not None else None
     long_product(mix, wide, low, inverse, inject, min(cut.long, triton.next_power_of_2(tokens)))
+    if mix.up.type is TILED:
+        return tile_gates(streams, mix.norm, mix.up, low, inverse, fine), inject
     mixed = room_for(tokens, hidden, fine, device)
     columns = min(triton.next_power_of_2(tokens), cut.gate)
     tiles, groups = hidden // 32, -(-tokens // columns)

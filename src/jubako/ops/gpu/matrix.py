@@ -13,7 +13,7 @@ from ...arch.tensor import Tensor
 from ...quant import BlockType
 from .planar import LAYOUTS, repack
 from .target import TENSOR, interpreted, target
-from .tiles import TILED, fits, to_tiles
+from .tiles import TILED, UNIT, fits, to_tiles
 
 Source = Callable[[Tensor], torch.Tensor]
 """Gives a tensor's raw blocks uint8 [..., row bytes] on the device."""
@@ -57,8 +57,11 @@ def upload(tensor: Tensor, device: torch.device) -> torch.Tensor:
     return raw.to(device)
 
 
-def matrix(tensors: Sequence[Tensor], device: torch.device, source: Source | None = None, tiles: bool = True) -> Matrix:
-    """The rows of tensors [rows, cols] of one type and length, one under the other. tiles: where the type allows."""
+def matrix(
+    tensors: Sequence[Tensor], device: torch.device, source: Source | None = None, step: int | None = UNIT
+) -> Matrix:
+    """The rows of tensors [rows, cols] of one type and length, one under the other; step: see `tiles.fits`, or None for
+    planes."""
     kind, cols = tensors[0].type, tensors[0].shape[-1]
     assert all(t.type is kind and t.shape[-1] == cols for t in tensors)
     raws = [source(t) if source else upload(t, device) for t in tensors]
@@ -72,7 +75,7 @@ def matrix(tensors: Sequence[Tensor], device: torch.device, source: Source | Non
     if any(t.scale is not None for t in tensors):
         factors = [1.0 if t.scale is None else float(t.scale.reshape(-1)[0]) for t in tensors]
         scale = torch.repeat_interleave(torch.tensor(factors), torch.tensor(rows)).to(device)
-    if tiles and fits(kind, cols) and has_tensor_cores(device):
+    if step is not None and fits(kind, cols, step) and has_tensor_cores(device):
         return Matrix(to_tiles(raw), TILED, sum(rows), cols, scale)
     return Matrix(repack(kind, raw), kind, sum(rows), cols, scale)
 

@@ -33,10 +33,10 @@ def dots_asm() -> str:
 @triton.jit
 def plain_dot(a, b, x, y, FORM: tl.constexpr):
     """Of a row's words a, b [t, g, p] and a column's bytes x, y [t, (column, part), p]: int32 [column, g, p]."""
-    both = dot4(a[:, :, None, :], x[:, None, :, :], tl.zeros([4, 8, 8, 4], tl.int32), FORM)
+    both = dot4(a[:, :, None, :], x[:, None, :, :], tl.zeros([4, 8, 8, a.shape[2]], tl.int32), FORM)
     both = tl.sum(dot4(b[:, :, None, :], y[:, None, :, :], both, FORM), axis=0)
     part = tl.arange(0, 2)[None, None, :, None]
-    return tl.permute(tl.sum(tl.reshape(both, [8, 4, 2, 4]) * (1 + 255 * part), axis=2), [1, 0, 2])
+    return tl.permute(tl.sum(tl.reshape(both, [8, 4, 2, a.shape[2]]) * (1 + 255 * part), axis=2), [1, 0, 2])
 
 
 @triton.jit
@@ -84,6 +84,15 @@ def lanes():
 
 
 @triton.jit
+def column_words(q, blocks, t, g):
+    """Where thread t's two words of a block of bytes g = (column, low or high) are: pointers [4, 8, 1, 2]; a block
+    takes four words."""
+    own = t * 5 % 4  # t, written so that the compiler sees no longer run to load as one vector and to deal out again
+    at = ((g // 2 * 4 + g % 2 * 2 + own // 2) * blocks) * 4 + own % 2 * 2
+    return q.to(tl.pointer_type(tl.int32)) + (at[:, :, :, None] + tl.arange(0, 2)[None, None, None, :])
+
+
+@triton.jit
 def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr):
     """COUNT units of the sixteen rows from `top` on, on their way: (words, words below, scales, scales below) each."""
     t, g, p = lanes()
@@ -106,9 +115,7 @@ def meet_tiles(sums, raws, x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.const
     q, d, blocks = x
     t, g, p = lanes()
     place = unit * 8 + p * 2
-    own = t * 5 % 4  # t, written so that the compiler sees no run to load as one vector and to deal out again
-    low = q.to(tl.pointer_type(tl.int32)) + ((g // 2 * 4 + g % 2 * 2) * blocks + place) * 4 + own
-    high = low + blocks * 4
+    low = column_words(q, blocks, t, g) + (place * 4)[:, :, :, None]
     scales = d + (t * blocks + place)
     for u in tl.static_range(COUNT):
         row, below = words_of(raws[u][0]), words_of(raws[u][1])
@@ -121,13 +128,9 @@ def meet_tiles(sums, raws, x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.const
             near = scales + (tl.minimum(4 * c + t, tokens - 1) - t) * blocks + u * 8
             d0, d1 = tl.load(near), tl.load(near + 1)
             at = c * 16 * blocks * 4 + u * 32
-            words = (
-                tl.load(low + at, mask=live, other=0),
-                tl.load(high + at, mask=live, other=0),
-                tl.load(low + at + 4, mask=live, other=0),
-                tl.load(high + at + 4, mask=live, other=0),
-            )
-            dots = block_dots(row, below, words, FORM)
+            near_words = tl.split(tl.load(low + at, mask=live[:, :, :, None], other=0))
+            far_words = tl.split(tl.load(low + (at + 4), mask=live[:, :, :, None], other=0))
+            dots = block_dots(row, below, near_words + far_words, FORM)
             mine = sums[c]
             mine = (
                 fma(dots[0].to(tl.float32), first * d0, mine[0], FORM),

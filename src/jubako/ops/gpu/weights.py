@@ -22,6 +22,7 @@ from .hyper import HyperMix
 from .matrix import Matrix, Projections, Source, matrix, projections, upload
 from .slots import filled
 from .table import HostTable
+from .tiles import PAIR
 
 TablePlace = bool | Callable[[Tensor], HostTable | FarTable]
 
@@ -158,10 +159,8 @@ class _Preparation:
         inject = self.matrix(mix.inject) if mix.inject is not None else None
         return HyperMix(
             self.floats(mix.norm),
-            matrix(
-                [mix.down], self.device, self.source, tiles=False
-            ),  # few rows: eight a program keep more of them busy
-            self.matrix(mix.up),
+            matrix([mix.down], self.device, self.source, None),  # few rows: eight a program keep more of them busy
+            matrix([mix.up], self.device, self.source, PAIR),
             inject,
             self.config.streams,
             self.config.eps,
