@@ -52,7 +52,8 @@ def weighted_sum(parts, weights, share, token, tokens, hidden, at, CHOSEN: tl.co
         y = tl.load(parts + use * hidden + at)
         total = fma(tl.load(weights + use) + total * 0.0, y, total, FORM)
     y = tl.load(parts + (tokens * CHOSEN + token) * hidden + at)
-    return fma(sigmoid(tl.load(share + token) + y * 0.0, FORM), y, total, FORM)
+    gate = tl.sum(sigmoid(tl.load(share + token + tl.arange(0, 1)), FORM), axis=0)  # once, not for each element
+    return fma(gate + y * 0.0, y, total, FORM)
 
 
 @triton.jit
