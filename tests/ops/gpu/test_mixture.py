@@ -49,10 +49,11 @@ class Mixture:
 
 
 def mixture(
-    gate: str, down: str, shared: str, tokens: int, device: torch.device, down_cols: int = 0, hidden: int = HIDDEN
-) -> Mixture:
+    gate: str, down: str, shared: str, tokens: int, device: torch.device, down_cols: int = 0, hidden: int = HIDDEN,
+    up: str = "",
+) -> Mixture:  # fmt: skip
     rng = np.random.default_rng(tokens)
-    mine, cpu = slots(gate, down, COUNT, SIZE, hidden, device, down_cols)
+    mine, cpu = slots(gate, down, COUNT, SIZE, hidden, device, down_cols, up=up)
     one, cpu_shared = slots(shared, shared, 1, SIZE, hidden, device, seed=7)
     router, cpu_router = both("F32", 1, hidden, device, 4)
     ids = np.stack([rng.permutation(COUNT)[:CHOSEN] for _ in range(tokens)]).astype(np.int32)
@@ -70,11 +71,17 @@ def test_bits_of_the_cpu(gate: str, down: str, shared: str, cols: int, device: t
     assert same_bits(experts(case.layer, case.input(), case.routed()), case.wanted())
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_bits_however_it_is_cut(ahead: bool, device: torch.device) -> None:
+@pytest.mark.parametrize(("apart", "words"), [(1, 0), (3, 0), (0, 9), (0, 99)])
+def test_bits_however_it_is_cut(apart: int, words: int, device: torch.device) -> None:
+    """One or all three units of a row together; gate and up in the same lanes, or apart."""
     case = mixture("IQ3_XXS", "MXFP4", "Q8_0", 1, device, hidden=768)
-    cut = Cut(words=9, shared=17, ahead=ahead, tile=64, rows=128, groups=2)
+    cut = Cut(apart=apart, words=words, shared=words, tile=64, rows=128, groups=2)
     assert same_bits(experts(case.layer, case.input(), case.routed(), cut), case.wanted())
+
+
+def test_gate_and_up_of_different_types(device: torch.device) -> None:
+    case = mixture("Q5_0", "Q8_0", "Q8_0", 1, device, up="Q4_K")
+    assert same_bits(experts(case.layer, case.input(), case.routed()), case.wanted())
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if has_table(BY_NAME[name].id)])

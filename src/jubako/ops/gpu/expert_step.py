@@ -16,9 +16,12 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
+from .blocks import fetch_blocks
 from .cuts import divisor
+from .kinds import number_bytes
 from .mathfun import silu
 from .planar import LAYOUTS
+from .products import fetch_pieces
 from .single import fetch_single, meet_single, no_sums, single_columns, single_tree
 from .slots import Slots
 from .target import interpreted, release, target, wait
@@ -28,16 +31,32 @@ if TYPE_CHECKING:
 
 
 @triton.jit
-def hidden_tile(
-    gate, up, scales, rows, blocks, tile, x, token, use, to,
-    UNITS: tl.constexpr, STEP: tl.constexpr, AHEAD: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
-    EVEN: tl.constexpr, SCALED: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`.
+def keep_order(FORM: tl.constexpr):
+    """Loads written before this are issued before those written after it: the assembler moves none across it."""
+    if FORM == 1:
+        tl.inline_asm_elementwise("bar.warp.sync -1; mov.b32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
-    STEP units are on their way while STEP others meet the column; AHEAD: their parts of the column, too.
+
+@triton.jit
+def fetch_rows(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """A unit of rows `row` [n] on its way. base: each row's own matrix [1, n, 1]."""
+    j = tl.arange(0, 8)[:, None, None]
+    if number_bytes(TYPE) > 0:
+        return fetch_pieces(base, blocks, row[None, :, None], j, unit, TYPE)
+    else:
+        return fetch_blocks(base, rows, blocks, row[None, :, None], j, unit, TYPE, EVEN, True)
+
+
+@triton.jit
+def gate_and_up(
+    gate, up, rows, blocks, top, x, token,
+    UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
+    EVEN: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """TILE rows of gate and of up from `top` on times a column, float32 [TILE] each: lanes have a row of both.
+
+    STEP units of each are on their way while STEP others meet the column.
     """
-    top = tile * TILE
     g = no_sums(1, TILE, GATE)
     u = no_sums(1, TILE, UP)
     of_gate = fetch_single(gate, rows, blocks, top, 0, STEP, TILE, 1, GATE, EVEN)
@@ -48,27 +67,65 @@ def hidden_tile(
         g = meet_single(g, of_gate, single_columns(x, token, 0, STEP, TILE, GATE, EVEN), token, GATE, FORM)
         u = meet_single(u, of_up, single_columns(x, token, 0, STEP, TILE, UP, EVEN), token, UP, FORM)
     else:
-        if AHEAD:
-            for_gate = single_columns(x, token, 0, STEP, TILE, GATE, EVEN)
-            for_up = single_columns(x, token, 0, STEP, TILE, UP, EVEN)
         for first in range(0, UNITS, STEP):
             ahead = tl.minimum(first + STEP, UNITS - STEP)
             next_gate = fetch_single(gate, rows, blocks, top, ahead, STEP, TILE, 1, GATE, EVEN)
             next_up = fetch_single(up, rows, blocks, top, ahead, STEP, TILE, 1, UP, EVEN)
-            if AHEAD:
-                next_for_gate = single_columns(x, token, ahead, STEP, TILE, GATE, EVEN)
-                next_for_up = single_columns(x, token, ahead, STEP, TILE, UP, EVEN)
-                g = meet_single(g, of_gate, for_gate, token, GATE, FORM)
-                u = meet_single(u, of_up, for_up, token, UP, FORM)
-                for_gate = next_for_gate
-                for_up = next_for_up
-            else:
-                g = meet_single(g, of_gate, single_columns(x, token, first, STEP, TILE, GATE, EVEN), token, GATE, FORM)
-                u = meet_single(u, of_up, single_columns(x, token, first, STEP, TILE, UP, EVEN), token, UP, FORM)
+            g = meet_single(g, of_gate, single_columns(x, token, first, STEP, TILE, GATE, EVEN), token, GATE, FORM)
+            u = meet_single(u, of_up, single_columns(x, token, first, STEP, TILE, UP, EVEN), token, UP, FORM)
             of_gate = next_gate
             of_up = next_up
-    a = single_tree(g[0], TILE)
-    b = single_tree(u[0], TILE)
+    return single_tree(g[0], TILE), single_tree(u[0], TILE)
+
+
+@triton.jit
+def side_by_side(
+    gate, apart, rows, blocks, top, x, token,
+    UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
+    EVEN: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """What `gate_and_up` gives, if up lies `apart` bytes after gate and is of its type: a row of each has own lanes.
+
+    STEP units are on their way at first; each is followed by the one STEP after it once it has met the column. Left
+    alone, the assembler would issue a load only where its words are wanted.
+    """
+    n = tl.arange(0, 2 * TILE)
+    row = tl.minimum(top + n % TILE, rows - 1)
+    mine = gate + (n // TILE * apart)[None, :, None]
+    raws = ()
+    for i in tl.static_range(STEP):
+        raws = raws + (fetch_rows(mine, rows, blocks, row, i, TYPE, EVEN),)
+    wait(OVERLAP)
+    release(OVERLAP)
+    keep_order(FORM)
+    sums = no_sums(1, 2 * TILE, TYPE)
+    for first in range(0, UNITS - STEP, STEP):
+        following = ()
+        for i in tl.static_range(STEP):
+            units = single_columns(x, token, first + i, 1, 2 * TILE, TYPE, EVEN)
+            sums = meet_single(sums, ((raws[i],),), units, token, TYPE, FORM)
+            following = following + (fetch_rows(mine, rows, blocks, row, first + STEP + i, TYPE, EVEN),)
+            keep_order(FORM)
+        raws = following
+    for i in tl.static_range(STEP):
+        units = single_columns(x, token, UNITS - STEP + i, 1, 2 * TILE, TYPE, EVEN)
+        sums = meet_single(sums, ((raws[i],),), units, token, TYPE, FORM)
+    return tl.split(tl.trans(tl.reshape(single_tree(sums[0], 2 * TILE), [2, TILE])))
+
+
+@triton.jit
+def hidden_tile(
+    gate, up_at, scales, rows, blocks, tile, x, token, use, to,
+    UNITS: tl.constexpr, STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`."""
+    top = tile * TILE
+    if APART and GATE == UP:
+        a, b = side_by_side(gate, up_at, rows, blocks, top, x, token, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP)
+    else:
+        up = gate + up_at
+        a, b = gate_and_up(gate, up, rows, blocks, top, x, token, UNITS, STEP, TILE, GATE, UP, EVEN, FORM, OVERLAP)
     if SCALED:
         a *= tl.load(scales)
         b *= tl.load(scales + 1)
@@ -80,14 +137,17 @@ def hidden_tile(
 
 @triton.jit
 def gate_up_kernel(
-    pool, pool_scales, slot_bytes, up_at, slots, rows,
-    shared, shared_scales, shared_up_at, shared_rows, blocks,
-    uses, chosen, q, d, s, numbers, x_blocks, x_valid, hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks,
-    UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, AHEAD: tl.constexpr, GATE: tl.constexpr,
+    pool, pool_scales, slot_bytes, up_at: tl.constexpr, slots, rows: tl.constexpr,
+    shared, shared_scales, shared_up_at: tl.constexpr, shared_rows: tl.constexpr, blocks: tl.constexpr,
+    uses, chosen, q, d, s, numbers, x_blocks: tl.constexpr, x_valid: tl.constexpr,
+    hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, GATE: tl.constexpr,
     UP: tl.constexpr, SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
-    SHARED_SCALED: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, use): the shared expert's uses come first, and need not wait to fetch weights.
+
+    Sizes are known to the compiler: a lane has few addresses then, and planes lie at fixed distances.
 
     `down_kernel` may start once all programs know that what precedes this launch is done.
     """
@@ -99,9 +159,9 @@ def gate_up_kernel(
     if use < 0:
         if tile * TILE < shared_rows:
             hidden_tile(
-                shared, shared + shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens,
-                use + tokens + uses, to, UNITS, SHARED_STEP, AHEAD, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, TILE,
-                FORM, OVERLAP,
+                shared, shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens,
+                use + tokens + uses, to, UNITS, SHARED_STEP, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, APART,
+                TILE, FORM, OVERLAP,
             )  # fmt: skip
         else:
             wait(OVERLAP)
@@ -113,8 +173,8 @@ def gate_up_kernel(
             if slot >= 0:
                 base = pool + slot.to(tl.int64) * slot_bytes
                 hidden_tile(
-                    base, base + up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, use, to,
-                    UNITS, STEP, AHEAD, GATE, UP, EVEN, SCALED, TILE, FORM, False,
+                    base, up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, use, to,
+                    UNITS, STEP, GATE, UP, EVEN, SCALED, APART, TILE, FORM, False,
                 )  # fmt: skip
 
 
@@ -179,28 +239,31 @@ def down_kernel(
 
 @dataclass(frozen=True)
 class Cut:
-    """words: 32-bit words of gate and up that a lane has on their way together, at most; shared: of the shared expert;
-    ahead: parts of the column, too; tile: rows of a program, in blocks of 32; rows, groups: groups of rows of a program
-    of the down product."""
+    """apart: units of a row that are fetched together where gate and up, if of one type, have lanes of their own; 0 if
+    they share lanes. Then words: 32-bit words of both on their way together, at most; shared: of the shared expert.
+    tile: rows of a program, in blocks of 32; rows, groups: groups of rows of a program of the down product."""
 
+    apart: int = 0
     words: int = 9
     shared: int = 18
-    ahead: bool = False
     tile: int = 32
     rows: int = 16
     groups: int = 4
 
-    def together(self, units: int, most: int, slots: Slots) -> int:
-        """How many of a row's units are fetched together: `most` words of gate and up."""
-        words = sum(LAYOUTS[kind.name].row_bytes(256) for kind in (slots.shape.gate, slots.shape.up)) // 32
+    def step(self, units: int, most: int, slots: Slots) -> int:
+        """How many of a row's units are fetched together."""
+        kinds = (slots.shape.gate, slots.shape.up)
+        if self.apart and kinds[0] == kinds[1]:
+            return divisor(units, self.apart)
+        words = sum(LAYOUTS[kind.name].row_bytes(256) for kind in kinds) // 32
         return divisor(units, max(1, most // words))
 
 
 def usual_cut(tokens: int) -> Cut:
-    """One token leaves room for more on its way. The interpreter likes few large programs."""
+    """A single token leaves room for twice the lanes. The interpreter likes few large programs."""
     if interpreted():
-        return Cut(words=1 << 20, shared=1 << 20, tile=64, rows=256, groups=1)
-    return Cut(words=18, shared=17, ahead=True) if tokens == 1 else Cut()
+        return Cut(tile=64, rows=256, groups=1, apart=2 if tokens == 1 else 0, words=1 << 20, shared=1 << 20)
+    return Cut(apart=2) if tokens == 1 else Cut()
 
 
 def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised:
@@ -217,12 +280,11 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
         shared.data, scales_of(shared), shared.shape.up_at, shared.shape.size, blocks,
         tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
         hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
-        UNITS=units, STEP=cut.together(units, cut.words, mine),
-        SHARED_STEP=cut.together(units, cut.shared, shared), AHEAD=cut.ahead,
+        UNITS=units, STEP=cut.step(units, cut.words, mine), SHARED_STEP=cut.step(units, cut.shared, shared),
         GATE=shape.gate.id, UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id,
-        EVEN=blocks % 8 == 0,
-        SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None, TILE=cut.tile, FORM=to.one_column,
-        OVERLAP=to.overlap, num_warps=cut.tile // 4, **to.options,
+        EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None,
+        APART=cut.apart > 0, TILE=cut.tile, FORM=to.one_column, OVERLAP=to.overlap,
+        num_warps=cut.tile // (2 if cut.apart else 4), **to.options,
     )  # fmt: skip
     return hidden
 
