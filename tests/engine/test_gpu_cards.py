@@ -124,7 +124,7 @@ def test_everything_is_the_same_to_the_bit(network: Any, runs: list[range]) -> N
 
 @pytest.mark.skipif(not CUDA, reason="prompts and drafts take the interpreter minutes")
 def test_halves_of_layers_agree_within_rounding_and_from_run_to_run(network: Any) -> None:
-    """Near ties among experts fall otherwise where a prompt's sums are rounded otherwise: then a token's row differs."""
+    """Near ties among experts fall otherwise where sums are rounded otherwise: a token's row differs then."""
     one, first, again = (everything(made) for made in (executor(network, [range(4)]), *(halved(network) for _ in "ab")))
     assert differing(first, again) == []
     for want, got, share in ((one[0], first[0], 0.9), (one[1], first[1], 0.5)):
