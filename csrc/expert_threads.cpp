@@ -90,7 +90,7 @@ Trouble ExpertThreads::answer() {
     }
     std::stable_sort(members, members + count, [&](int64_t a, int64_t b) { return mailbox_.ids[a] < mailbox_.ids[b]; });
     auto* ids = scratch<int32_t>(Slot::ops_a, count);
-    auto* found = scratch<ExpertUses>(Slot::group, count);
+    auto* found = scratch<ExpertUses>(Slot::ops_b, count);  // what `foresee` computes meanwhile takes other slots
     int64_t groups = 0;
     for (int64_t i = 0; i < count; ++i) {
         const int32_t id = mailbox_.ids[members[i]];
