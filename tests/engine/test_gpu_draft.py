@@ -84,5 +84,5 @@ def test_drafts_come_from_the_cpus_logits(tmp_path: Path, carried: int) -> None:
     for turn, rows in enumerate(found):
         for part, row in enumerate(rows):
             want = wanted[part][turn]
-            assert np.abs(row - want).max() <= 5e-3 * np.abs(want).max(), (turn, part)
+            assert np.abs(row - want).max() <= 8e-3 * np.abs(want).max(), (turn, part)
     assert gpu.desk.drafts[: len(found), :2].tolist() == [[int(row.argmax()) for row in rows] for rows in found]
