@@ -7,6 +7,7 @@ import torch
 
 from jubako.ops.gpu import proof
 from jubako.ops.gpu.activation import quantize
+from jubako.ops.gpu.hyper_gates import tile_gates
 
 
 def test_right_products_are_believed_and_wrong_ones_noticed(
@@ -16,7 +17,15 @@ def test_right_products_are_believed_and_wrong_ones_noticed(
     proof.tiles_are_right.cache_clear()
     assert proof.tiles_are_right(device)
     proof.tiles_are_right.cache_clear()
-    monkeypatch.setattr(proof, "quantize", lambda x: quantize(x.flip(1)))
-    assert not proof.tiles_are_right(device)
+    with monkeypatch.context() as turned:
+        turned.setattr(proof, "quantize", lambda x: quantize(x.flip(1)))
+        assert not proof.tiles_are_right(device)
     assert "avoid them" in caplog.text
+    proof.tiles_are_right.cache_clear()
+    monkeypatch.setattr(
+        proof,
+        "tile_gates",
+        lambda x, gamma, up, low, *rest, **fine: tile_gates(x, gamma, up, low.flip(1), *rest, **fine),
+    )
+    assert not proof.tiles_are_right(device)
     proof.tiles_are_right.cache_clear()

@@ -14,31 +14,55 @@ import torch
 
 from ...quant import decode
 from .activation import quantize
+from .hyper_gates import tile_gates
 from .linear import launch
 from .matrix import Matrix
 from .tiles import TILED, to_tiles
 
 log = logging.getLogger(__name__)
 SHAPES = ((40, 512, 6), (8200, 256, 3))  # rows, columns, tokens: of both cuts of a launch
+GATES = (5, 4, 64, 320)  # tokens, streams, hidden size, rank
 
 
 @lru_cache(maxsize=16)
 def tiles_are_right(device: torch.device) -> bool:
-    """Small products of tiles against float64."""
-    right = all(_agrees(device, *shape) for shape in SHAPES)
+    """Small products of tiles, and a hyper-connection's gates, against float64."""
+    right = all(_products_agree(device, *shape) for shape in SHAPES) and _gates_agree(device, *GATES)
     if not right:
         log.warning("this card's compiler places tensor core operands otherwise than expected: products avoid them")
     return right
 
 
-def _agrees(device: torch.device, rows: int, cols: int, tokens: int) -> bool:
+def _products_agree(device: torch.device, rows: int, cols: int, tokens: int) -> bool:
     rng = np.random.default_rng(rows)
+    tiles, weights = _tiles(rng, rows, cols, device)
+    x = rng.standard_normal((tokens, cols)).astype(np.float32)
+    got = torch.zeros(tokens, rows, device=device)
+    launch((tiles,), quantize(torch.from_numpy(x).to(device)), got)
+    return _near(got, x.astype(np.float64) @ weights.T)
+
+
+def _gates_agree(device: torch.device, tokens: int, streams: int, hidden: int, rank: int) -> bool:
+    rng = np.random.default_rng(rank)
+    tiles, weights = _tiles(rng, streams * hidden, rank, device)
+    low = rng.normal(0, 1e-3, (tokens, rank)).astype(np.float32)  # the gates are neither open nor shut
+    values = rng.standard_normal((tokens, streams, hidden)).astype(np.float32)
+    gamma = rng.uniform(0.5, 2.0, (streams, hidden)).astype(np.float32)
+    inverse = rng.uniform(0.5, 2.0, (tokens, streams)).astype(np.float32)
+    on_card = [torch.from_numpy(array).to(device) for array in (values, gamma.reshape(-1), low, inverse)]
+    got = tile_gates(on_card[0], on_card[1], tiles, on_card[2], on_card[3], fine=True)
+    y = (low.astype(np.float64) @ weights.T).reshape(tokens, streams, hidden)
+    return _near(got.plain(), (values * inverse[:, :, None] * gamma / (1 + np.exp(-y))).mean(1))
+
+
+def _tiles(rng: np.random.Generator, rows: int, cols: int, device: torch.device) -> tuple[Matrix, np.ndarray]:
+    """A random matrix in tiles, and its weights float64 [rows, cols]."""
     raw = rng.integers(0, 256, (rows, cols // 32, 34), dtype=np.uint8)
     raw[..., :2] = rng.uniform(0.5, 2.0, (rows, cols // 32, 1)).astype(np.float16).view(np.uint8)
     raw = raw.reshape(rows, -1)
-    x = rng.standard_normal((tokens, cols)).astype(np.float32)
-    want = x.astype(np.float64) @ decode("Q8_0", raw).astype(np.float64).T
-    got = torch.zeros(tokens, rows, device=device)
     tiles = Matrix(to_tiles(torch.from_numpy(raw).to(device)), TILED, rows, cols)
-    launch((tiles,), quantize(torch.from_numpy(x).to(device)), got)
+    return tiles, decode("Q8_0", raw).astype(np.float64)
+
+
+def _near(got: torch.Tensor, want: np.ndarray) -> bool:
     return bool(np.abs(got.cpu().numpy() - want).max() < 1e-3 * np.abs(want).max())
