@@ -22,17 +22,20 @@ class Clock:
         self._looks = False
 
     def start(self, kind: Hashable) -> None:
-        """Work of this kind begins, on this thread's stream. The first time it may hold a graph's capture, so the
-        second is looked at as well."""
+        """Work of this kind begins, on this thread's stream."""
         times = self._times[kind] = self._times.get(kind, -1) + 1
-        self._kind, self._looks = kind, bool(self._events) and (times < 2 or times % EVERY == 0)
+        self._kind, self._looks = kind, bool(self._events) and times % EVERY == 0
         if self._looks:
             self._events[0].record()
 
-    def stop(self) -> None:
-        """It ends."""
-        if self._looks:
+    def stop(self, counts: bool = True) -> None:
+        """It ends. counts: False if there was other work in between, such as a graph's capture: the next time is
+        looked at instead."""
+        if self._looks and counts:
             self._events[1].record()
+        elif self._looks:
+            self._times[self._kind] -= 1
+            self._looks = False
 
     def seconds(self) -> float:
         """Of the kind that was started last. The device must be done with it."""

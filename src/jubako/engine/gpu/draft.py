@@ -41,6 +41,11 @@ class Drafts:
         self._memory = memory
         self._choice = Choice(config.index_blocks(memory.ratio) if memory.ratio else 0, memory.ratio, ops.device)
 
+    @property
+    def captured(self) -> int:
+        """How many graphs there are, those of steps too."""
+        return len(self._graphs)
+
     def capture(self, width: int, parts: int) -> None:
         """Have drafts of so many sequences ready that bring `width` columns."""
         self._graphs.capture(("first draft", width, parts), partial(self._catch_up, width, parts))

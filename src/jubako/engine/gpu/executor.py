@@ -246,13 +246,14 @@ class GpuExecutor:
         depth, count = max(wish.depth for wish in wishes), len(wishes)
         for wish in wishes:
             wish.state.reserve(wish.state.position + 1 + wish.depth)
+        captured = self._drafts.captured
         self._clock.start((count, depth))
         self._drafts.start(wishes)
         # what follows is the host's work while the first draft is made
         columns = [Part([next] * (1 + most), s.slot, s.position, s.pending, s.parity) for next, s, most, _ in wishes]
         self.desk.write(step=step_table(columns))
         self._drafts.go_on(count, depth)
-        self._clock.stop()
+        self._clock.stop(counts=self._drafts.captured == captured)
         self.steps.run(count + sum(wish.depth for wish in wishes))
         found = self.desk.fetch()
         likeliest, turns = found[0].tolist(), found[1 : 1 + depth, :count].T.tolist()

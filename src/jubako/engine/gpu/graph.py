@@ -136,6 +136,10 @@ class Graphs:
             self._pool = torch.cuda.graph_pool_handle()
             self._stream = torch.cuda.Stream(ops.device)
 
+    def __len__(self) -> int:
+        """How many were captured."""
+        return len(self._graphs)
+
     def run(self, key: Hashable, work: Work) -> None:
         """Replay the graphs of `work`, captured when they are first asked for. Nothing is waited for."""
         if not self._on_gpu:
