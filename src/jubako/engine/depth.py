@@ -43,10 +43,10 @@ class Costs:
         return self._steps[min(columns, STEP_COLUMNS)] + passes * (self.draft_pass or 0.0)
 
     def learn(self, columns: int, verify: float, passes: int, draft: float) -> None:
-        """What a step took."""
+        """What a step took; draft: 0 if its drafts were not timed."""
         self._steps = []
         self.verify[columns] = _mean(self.verify[columns], verify)
-        if passes:
+        if passes and draft:
             self.draft_pass = _mean(self.draft_pass, draft / passes)
         for other, known in enumerate(self.verify):
             if known is not None and other != columns:
