@@ -19,7 +19,7 @@ from ...ops.gpu.carry import keep_streams
 from ...ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
 from ...ops.gpu.launch import COLUMNS, overlapped, power_of_two
 from ...ops.gpu.ops import GpuOps
-from ...ops.gpu.route import largest_of, token_of
+from ...ops.gpu.route import largest_of, likeliest_tokens
 from ...ops.gpu.target import release, target, wait
 from .forward import logits
 from .graph import Graphs
@@ -36,10 +36,7 @@ def _advance(
     wait(OVERLAP)
     c = tl.arange(0, COLUMNS)
     inside = c < width
-    p = tl.arange(0, SIZE)
-    there = inside[:, None] & (p < pieces)[None, :]
-    keys = tl.load(best + c[:, None] * pieces + p[None, :], mask=there, other=-9223372036854775808)
-    id = token_of(tl.max(keys, axis=1)).to(tl.int32)
+    id = likeliest_tokens(best, pieces, c, inside, SIZE)
     tl.store(likeliest + c, id, mask=inside)
     tl.store(table + IDS * COLUMNS + c, tl.maximum(id, 0), mask=inside)
     slots = tl.load(table + SLOT * COLUMNS + c)

@@ -15,7 +15,7 @@ from .columns import BASE, COUNT, FIRST, IDS, PART_SLOT, PENDING, POSITION, SLOT
 from .launch import COLUMNS, overlapped, power_of_two
 from .ops import Choose
 from .prepare import Prepared
-from .route import token_of
+from .route import likeliest_tokens
 from .state import AttentionMemory
 from .target import release, target, wait
 
@@ -119,10 +119,7 @@ def _follow(
     wait(OVERLAP)
     c = tl.arange(0, COLUMNS)
     inside = c < parts
-    p = tl.arange(0, SIZE)
-    there = inside[:, None] & (p < pieces)[None, :]
-    keys = tl.load(best + c[:, None] * pieces + p[None, :], mask=there, other=-9223372036854775808)
-    draft = token_of(tl.max(keys, axis=1)).to(tl.int32)
+    draft = likeliest_tokens(best, pieces, c, inside, SIZE)
     id = tl.maximum(draft, 0)  # -1: numbers that broke down
     position = tl.load(table + BASE * COLUMNS + c) + tl.load(table + COUNT * COLUMNS + c)
     slot = tl.load(table + PART_SLOT * COLUMNS + c)

@@ -142,6 +142,15 @@ def token_of(top):
 
 
 @triton.jit
+def likeliest_tokens(best, pieces, row, live, SIZE: tl.constexpr):
+    """`token_of` each row [n] of best [T, pieces] where live [n]: int32 [n]; SIZE: pieces as a power of two."""
+    p = tl.arange(0, SIZE)
+    there = live[:, None] & (p < pieces)[None, :]
+    keys = tl.load(best + row[:, None] * pieces + p[None, :], mask=there, other=-9223372036854775808)
+    return token_of(tl.max(keys, axis=1)).to(tl.int32)
+
+
+@triton.jit
 def best_kernel(best, pieces, out, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
     """Program t: the token of the largest of its pieces."""
     release(OVERLAP)
