@@ -16,7 +16,7 @@ from .blocks import half
 from .integer import fma
 from .matrix import Matrix
 from .target import release, target, wait
-from .tensor import block_dots, column_words, words_of
+from .tensor import block_dots, column_words, fetch_both, words_of
 
 GROUP = 4  # columns of a program
 
@@ -46,16 +46,11 @@ def quick_codes(x):
 
 @triton.jit
 def fetch_pairs(up, rows, pairs, top, t, g, PAIRS: tl.constexpr):
-    """All pairs of blocks of sixteen rows from `top` on, in tiles, on their way: (words, below, scales, below) each."""
+    """All pairs of blocks of sixteen rows from `top` on, in tiles, as `fetch_both` gives them."""
     at = top // 8 * pairs
     codes = up.to(tl.pointer_type(tl.int32)) + ((at * 128 + g * 16 + t * 4)[:, :, :, None] + tl.arange(0, 4))
     scales = (up + tl.cdiv(rows, 16) * 16 * pairs * 64).to(tl.pointer_type(tl.int32)) + (at * 8 + g + t * 0)
-    raws = ()
-    for i in tl.static_range(PAIRS):
-        row = tl.load(codes + i * 128)
-        below = tl.load(codes + (pairs + i) * 128)
-        raws = raws + ((row, below, tl.load(scales + i * 8), tl.load(scales + (pairs + i) * 8)),)
-    return raws
+    return fetch_both(codes, scales, pairs, PAIRS, 1)
 
 
 @triton.jit

@@ -93,20 +93,27 @@ def column_words(q, blocks, t, g):
 
 
 @triton.jit
+def fetch_both(codes, scales, below, COUNT: tl.constexpr, PAIRS: tl.constexpr):
+    """COUNT pieces of so many block pairs of a tile, and those `below` pieces on, on their way: (words, words below,
+    scales, scales below) each."""
+    raws = ()
+    for u in tl.static_range(COUNT):
+        row = tl.load(codes + u * (PAIRS * 128))
+        under = tl.load(codes + (below + u) * (PAIRS * 128))
+        raws = raws + ((row, under, tl.load(scales + u * (PAIRS * 8)), tl.load(scales + (below + u) * (PAIRS * 8))),)
+    return raws
+
+
+@triton.jit
 def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr):
-    """COUNT units of the sixteen rows from `top` on, on their way: (words, words below, scales, scales below) each."""
+    """COUNT units of the sixteen rows from `top` on, as `fetch_both` gives them."""
     t, g, p = lanes()
     at = top // 8 * units + unit
     place = at * 512 + p * 128 + g * 16 + t * 4
     codes = base.to(tl.pointer_type(tl.int32)) + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
     size = tl.cdiv(rows, 16) * 16 * units * 8
     scales = (base + size * 32).to(tl.pointer_type(tl.int32)) + (at * 32 + p * 8 + g)
-    raws = ()
-    for u in tl.static_range(COUNT):
-        row = tl.load(codes + u * 512)
-        below = tl.load(codes + (units + u) * 512)
-        raws = raws + ((row, below, tl.load(scales + u * 32), tl.load(scales + (units + u) * 32)),)
-    return raws
+    return fetch_both(codes, scales, units, COUNT, 4)
 
 
 @triton.jit
