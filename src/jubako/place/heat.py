@@ -6,6 +6,7 @@ takes another's slot only when it is hotter beyond chance: counts of a flat rout
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ class Heat:
     def save(self, file: Path) -> None:
         """Keep it for the next start, whole or not at all."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_suffix(".new.npy")
+        beside = file.with_suffix(f".{os.getpid()}.npy")
         np.save(beside, self.values.astype(np.float32))
         beside.replace(file)
 
