@@ -94,7 +94,8 @@ def simple(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in work() or ():
             pass
 
-    monkeypatch.setattr(Graphs, "run", run)  # what stands in for kernels waits for the device
+    monkeypatch.setattr(Graphs, "run", run)  # what stands in for kernels waits for the device, as no capture may
+    monkeypatch.setattr(Graphs, "capture", lambda *_: None)
     monkeypatch.setattr(step_module, "logits", logits)
     monkeypatch.setattr(Drafts, "_layer", layer)
     monkeypatch.setattr(Drafts, "_remember", remember)
