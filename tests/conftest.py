@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,9 @@ from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, as transformers does
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers, and what they start, share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
 
 from jubako.files import open_model
 
@@ -26,6 +29,15 @@ settings.load_profile("repeatable")  # the same examples in every run
 DATA = Path(__file__).parent / "data"
 TINY = DATA / "tiny"
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was measured and learnt on this machine stays out of the tests, and theirs out of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JUBAKO_CACHE", raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")
