@@ -3,8 +3,8 @@
     python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--steps 40] [--threads 15] [--early 2]
 
 Every number of slots is measured with flat and with skewed routing (measure/synth.py). With skewed routing slots belong
-to what the engine's own counts of `--learn` steps call hot. A line for each stands in the JSON file even if a later one
-fails.
+to what the engine's own counts of `--learn` steps call hot. Beside each stands what the plan's formulas predict, and
+the limit that the rates of `--rates` allow. A line for each stands in the JSON file even if a later one fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ from jubako.measure.tensor_plan import BlockTypes, Routing
 from jubako.ops.gpu.boxes import EARLY, Boxes
 from jubako.ops.gpu.matrix import matrix
 from jubako.ops.gpu.residents import spread
+from jubako.place.census import take_census
+from jubako.place.factors import IDEAL
+from jubako.place.machine import Machine
+from jubako.place.predict import Holding, card_step
+from jubako.place.resident import expert_layers
+from jubako.place.routing import flat, skewed
 
+RATES = Path(__file__).parents[1] / "tests/data/machines/h200.json"
 CONTEXT = 4096
 SETTLING = 64  # steps until the link's share is what it stays
 
@@ -43,7 +50,8 @@ class Measured:
     hits: uses whose expert had a slot; early: experts of a layer fetched before it asked; wanted: the part of them that
     it did ask for; share: of the others that were absent, fetched over the link; requests: layers that asked the CPU's
     threads; experts, request: of a request, and its µs; waiting: µs that the GPU waited for one; video: bytes of the
-    card in use with so many slots.
+    card in use with so many slots; predicted, limit: tokens/s by the plan's formulas; expected: the hits they reckon
+    with.
     """
 
     routing: str
@@ -60,6 +68,9 @@ class Measured:
     request: float
     waiting: float
     video: int
+    predicted: float
+    limit: float
+    expected: float
 
 
 class Bench:
@@ -75,7 +86,9 @@ class Bench:
         host = synthetic_host(self.config, self.device, self.types, arguments.distinct)
         self.say(f"experts of {arguments.distinct} layers in main memory")
         network, source = synthetic_network(self.config, self.device, self.types)
-        layers = [layer.experts for layer in network.layers]
+        layers = expert_layers(network)
+        self.census = take_census(network)
+        self.machine = Machine.from_json(json.loads(arguments.rates.read_text()))
         self.boxes = Boxes(layers, host, max(arguments.slots), self.config.experts_used, self.device)
         self.boxes.foresee(arguments.early)
         self.executor = GpuExecutor(network, self.device, context=CONTEXT, source=source, boxes=self.boxes)
@@ -137,6 +150,7 @@ class Bench:
         requests, experts, seconds, early, wanted = self._work() - before
         now_uses, now_absent = self._uses()
         free, total = torch.cuda.mem_get_info(self.device)
+        predicted, limit, expected = self.predict(routing, width)
         self.results.append(
             Measured(
                 routing=routing,
@@ -153,11 +167,23 @@ class Bench:
                 request=1e6 * seconds / max(requests, 1),
                 waiting=1e6 * balance.waiting,
                 video=total - free - (max(self.arguments.slots) - slots) * next(iter(self.boxes.residents.pools)).bytes,
+                predicted=predicted,
+                limit=limit,
+                expected=expected,
             )
         )
         self.say(json.dumps(asdict(self.results[-1])))
         self.arguments.out.mkdir(parents=True, exist_ok=True)
         (self.arguments.out / "boxes.json").write_text(json.dumps([asdict(line) for line in self.results], indent=1))
+
+    def predict(self, routing: Routing, width: int) -> tuple[float, float, float]:
+        """Tokens/s of a step by the plan's formulas, the limit of the machine's rates, and the hits reckoned with."""
+        held = (self.boxes.residents.where >= 0).sum(axis=1).tolist()
+        holding = Holding(held, [self.config.experts] * len(held), self.arguments.threads + 1)
+        popularity = (flat if routing == "flat" else skewed)(self.config.experts, self.config.experts_used)
+        lay = self.census, self.machine, self.machine.cards[0], holding, popularity, CONTEXT // 2, width
+        predicted = card_step(*lay)
+        return predicted.rate, card_step(*lay, IDEAL).rate, predicted.hit_rate
 
     def _work(self) -> np.ndarray:
         """So far: requests, the threads' experts and seconds, experts fetched early, those of them asked for."""
@@ -171,7 +197,7 @@ class Bench:
 
     def run(self) -> None:
         """Everything, the smallest number of slots first."""
-        everyone = spread(self.config.layers, self.config.experts)
+        everyone = spread(len(self.boxes.layers), self.config.experts)
         for slots in self.arguments.slots:
             self.settle(slots, everyone)
             self.measure("flat", slots)
@@ -187,12 +213,15 @@ class Bench:
 
 def table(results: list[Measured]) -> str:
     """As Markdown."""
-    lines = ["| VRAM, GB | slots | routing | columns | hits | early, chosen | ms | tok/s | over the link |"]
-    lines.append("|" + "---|" * 9)
+    lines = [
+        "| VRAM, GB | slots | routing | columns | hits | early, chosen | ms | tok/s | plan | limit | link's part |"
+    ]
+    lines.append("|" + "---|" * 11)
     for r in results:
         lines.append(
             f"| {r.video / 1e9:.1f} | {r.slots:,} | {r.routing} | {r.width} | {r.hits:.0%} | "
-            f"{r.early:.1f}, {r.wanted:.0%} | {r.milliseconds:.2f} | {r.tokens_per_second:.1f} | {r.share:.0%} |"
+            f"{r.early:.1f}, {r.wanted:.0%} | {r.milliseconds:.2f} | {r.tokens_per_second:.1f} | {r.predicted:.1f} | "
+            f"{r.limit:.0f} | {r.share:.0%} |"
         )
     return "\n".join(lines)
 
@@ -211,6 +240,7 @@ def main() -> None:
     parser.add_argument("--early", type=int, default=EARLY, help="experts of a layer fetched before it asks, at most")
     parser.add_argument("--distinct", type=int, default=12)
     parser.add_argument("--types", default="")
+    parser.add_argument("--rates", type=Path, default=RATES, help="what `jubako probe` kept of the machine")
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--experts", type=int, default=512)
     Bench(parser.parse_args()).run()

@@ -1,22 +1,23 @@
 """Prompt speed when most experts lie in main memory: a random full-size network on one GPU, few experts in slots.
 
-    python tools/bench_prompts.py --out results [--slots 480] [--prompts 8192,16384,65536] [--chunk 16384]
-    python tools/bench_prompts.py --out results --vram 12G
+    python tools/bench_prompts.py --out results --vram 12G,24G,48G [--prompts 8192,65536]
+    python tools/bench_prompts.py --out results --slots 480 [--chunk 16384]
 
 Prompts are cut into chunks of at most `--chunk` tokens. copied false: nothing is copied, for what the link costs. With
-`--vram` slots, context and chunks are those of the plan for a card of that size, as `jubako --vram` would lay them out,
-and torch may not take more.
+`--vram` slots, context and chunks are those of the plan for a card of that size and 64 GB of RAM, as `jubako --vram`
+would lay them out, torch may not take more, and what the plan predicts stands beside.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from jubako.arch.network import Network
 from jubako.engine.gpu.device import free_bytes, open_gpu
 from jubako.engine.gpu.executor import GpuExecutor
 from jubako.measure.geometry import network_config
@@ -36,7 +36,7 @@ from jubako.ops.gpu.stream import ExpertStream
 from jubako.place.census import take_census
 from jubako.place.fit import make_plan
 from jubako.place.machine import Machine
-from jubako.place.plan import Wish
+from jubako.place.plan import Plan, Wish
 from jubako.place.resident import routed
 from jubako.place.sizes import parse_size
 
@@ -46,9 +46,15 @@ RAM = 64 * 10**9  # bytes of main memory of the planned machine
 
 @dataclass(frozen=True)
 class Measured:
-    """A prompt read from an empty context. peak: bytes of tensors at most; used: of the card afterwards, with what
-    torch keeps and the driver's own; link: bytes/s of experts copied."""
+    """A prompt read from an empty context.
 
+    vram: bytes of the card that were allowed, 0 for all; peak: bytes of tensors at most; used: of the card afterwards,
+    with what torch keeps and the driver's own; link: bytes/s of experts copied; predicted, limit: tokens/s by the plan,
+    0 without one.
+    """
+
+    vram: int
+    slots: int
     tokens: int
     chunk: int
     copied: bool
@@ -57,6 +63,8 @@ class Measured:
     peak: int
     used: int
     link: float
+    predicted: float = 0.0
+    limit: float = 0.0
 
 
 @contextmanager
@@ -71,83 +79,107 @@ def nothing_copied(stream: ExpertStream) -> Iterator[None]:
 
 
 class Bench:
-    """One executor for all lengths."""
+    """One random network; card and slots are laid out anew for each size of a card."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.started = arguments, time.perf_counter()
         self.device, types = open_gpu(), BlockTypes.parse(arguments.types)
-        context = max(arguments.prompts) + 64
+        self.context = max(arguments.prompts) + 64
         self.config = network_config(
-            layers=arguments.layers, experts=arguments.experts, context=context, ngram_rows=100_000
+            layers=arguments.layers, experts=arguments.experts, context=self.context, ngram_rows=100_000
         )
-        network, source = synthetic_network(self.config, self.device, types)
-        if arguments.vram is not None:
-            self.plan(network)
-        host = synthetic_host(self.config, self.device, types, arguments.distinct)
-        layers = [layer.experts for layer in network.layers]
-        self.boxes = Boxes(layers, host, arguments.slots, self.config.experts_used, self.device)
-        self.executor = GpuExecutor(
-            network, self.device, context=context, tokens=context, sequences=1, source=source, boxes=self.boxes
-        )
-        absent = (self.boxes.residents.where < 0).sum(axis=1).tolist()
-        self.absent_bytes = sum(
-            count * sum(tensor.nbytes // tensor.shape[0] for tensor in routed(experts))
-            for count, experts in zip(absent, layers, strict=True)
-        )
+        self.network, self.source = synthetic_network(self.config, self.device, types)
+        self.host = synthetic_host(self.config, self.device, types, arguments.distinct)
         self.results: list[Measured] = []
-        self.say(f"ready; a pass brings {self.absent_bytes / 1e9:.1f} GB of experts")
-
-    def plan(self, network: Network) -> None:
-        """Take slots and chunks from the plan, and hold torch to it."""
-        vram = parse_size(self.arguments.vram)
-        free_bytes(self.device, vram)
-        machine = Machine.from_json(json.loads(RATES.read_text()))
-        plan = make_plan(take_census(network), machine, Wish(self.config.context_length, vram, RAM))
-        if plan.short:
-            raise SystemExit(plan.short)
-        self.arguments.slots, self.arguments.chunk = sum(plan.slots), plan.chunk
-        self.say(f"planned: {self.arguments.slots} slots, chunks of {plan.chunk}")
+        self.say("experts in main memory")
 
     def say(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.started:6.1f} s] {text}", flush=True)
 
-    def read(self, tokens: int, copied: bool) -> None:
-        """Read a prompt twice; the second counts."""
+    def plan(self, vram: int) -> Plan:
+        """For a card of that size, which torch is held to."""
+        free_bytes(self.device, vram)
+        machine = Machine.from_json(json.loads(self.arguments.rates.read_text()))
+        plan = make_plan(take_census(self.network), machine, Wish(self.context, vram, RAM))
+        if plan.short:
+            raise SystemExit(plan.short)
+        return plan
+
+    def card(self, vram: int) -> None:
+        """All lengths on a card of that size; 0: with the slots asked for, and those of one chunk without copying."""
+        arguments, plan = self.arguments, self.plan(vram) if vram else None
+        slots = sum(plan.slots) if plan else arguments.slots
+        chunk = plan.chunk if plan else arguments.chunk
+        layers = [layer.experts for layer in self.network.layers]
+        boxes = Boxes(layers, self.host, slots, self.config.experts_used, self.device)
+        executor = GpuExecutor(
+            self.network, self.device, context=self.context, tokens=self.context, sequences=1, source=self.source,
+            boxes=boxes,
+        )  # fmt: skip
+        absent = (boxes.residents.where < 0).sum(axis=1).tolist()
+        brought = sum(
+            count * sum(tensor.nbytes // tensor.shape[0] for tensor in routed(experts))
+            for count, experts in zip(absent, layers, strict=True)
+        )
+        self.say(f"{slots} slots, chunks of {chunk}; each brings {brought / 1e9:.1f} GB of experts")
+        try:
+            for tokens in arguments.prompts:
+                seconds, peak, used = self.read(executor, tokens, min(chunk, tokens))
+                line = Measured(
+                    vram, slots, tokens, min(chunk, tokens), True, seconds, tokens / seconds, peak, used,
+                    -(-tokens // chunk) * brought / seconds,
+                )  # fmt: skip
+                if plan and plan.speed and tokens in plan.speed.prompts:
+                    line = replace(
+                        line, predicted=plan.speed.prompts[tokens].rate, limit=float(plan.speed.limits[tokens])
+                    )
+                self.note(line)
+            with nothing_copied(boxes.stream):
+                for tokens in () if vram else (n for n in arguments.prompts if n <= chunk):
+                    seconds, peak, used = self.read(executor, tokens, tokens)
+                    self.note(Measured(0, slots, tokens, tokens, False, seconds, tokens / seconds, peak, used, 0.0))
+        finally:
+            boxes.close()
+
+    def read(self, executor: GpuExecutor, tokens: int, chunk: int) -> tuple[float, int, int]:
+        """Read a first chunk, then all: its seconds, bytes of tensors at most, and bytes of the card in use."""
         ids = np.random.default_rng(0).integers(0, self.config.vocabulary, tokens).tolist()
-        self.executor.chunk = self.executor.piece = chunk = min(self.arguments.chunk, tokens)
-        for _ in range(2):
-            state = self.executor.new_state(self.executor.context)
+        executor.chunk = executor.piece = chunk
+        seconds = 0.0
+        for part in (chunk, tokens):
+            state = executor.new_state(executor.context)
             torch.cuda.reset_peak_memory_stats(self.device)
             torch.cuda.synchronize(self.device)
             start = time.perf_counter()
-            self.executor.forward(ids, state, last_only=True)
+            executor.forward(ids[:part], state, last_only=True)
             seconds = time.perf_counter() - start
             state.close()
-        link = -(-tokens // chunk) * self.absent_bytes / seconds if copied else 0.0
-        peak, (free, total) = torch.cuda.max_memory_allocated(self.device), torch.cuda.mem_get_info(self.device)
-        self.results.append(Measured(tokens, chunk, copied, seconds, tokens / seconds, peak, total - free, link))
-        self.say(json.dumps(asdict(self.results[-1])))
+        free, total = torch.cuda.mem_get_info(self.device)
+        return seconds, torch.cuda.max_memory_allocated(self.device), total - free
 
-    def run(self) -> None:
-        """All lengths, then those of one chunk without copying."""
-        for tokens in self.arguments.prompts:
-            self.read(tokens, True)
-        with nothing_copied(self.boxes.stream):
-            for tokens in self.arguments.prompts:
-                if tokens <= self.arguments.chunk:
-                    self.read(tokens, False)
+    def note(self, line: Measured) -> None:
+        """Show a result, and write all so far."""
+        self.results.append(line)
+        self.say(json.dumps(asdict(line)))
         self.arguments.out.mkdir(parents=True, exist_ok=True)
         (self.arguments.out / "prompts.json").write_text(json.dumps([asdict(line) for line in self.results], indent=1))
-        self.boxes.close()
+
+    def run(self) -> None:
+        """Every card, the smallest first: what torch keeps of a smaller one is given back."""
+        for vram in self.arguments.vram or [0]:
+            self.card(vram)
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--slots", type=int, default=480)
-    parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=[8192, 16384, 65536])
+    parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=[8192, 65536])
     parser.add_argument("--chunk", type=int, default=16384)
-    parser.add_argument("--vram", help="of a card, like 12G")
+    parser.add_argument("--vram", type=lambda text: sorted(map(parse_size, text.split(","))), help="cards: 12G,24G,48G")
+    parser.add_argument("--rates", type=Path, default=RATES, help="what `jubako probe` kept of the machine")
     parser.add_argument("--distinct", type=int, default=8, help="layers whose experts differ; the others share theirs")
     parser.add_argument("--types", default="")
     parser.add_argument("--layers", type=int, default=48)

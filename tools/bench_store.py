@@ -2,7 +2,9 @@
 
     python tools/bench_store.py model.gguf --ram 3G [--device cuda --vram 6G] [--prompt 512] [--steps 60] [--disk]
 
-Tokens are random: the n-gram table is read everywhere, and experts are asked for as the router's weights say.
+Tokens are random: the n-gram table is read everywhere, and experts are asked for as the router's weights say. Beside
+the speeds stands what the plan predicts for flat and for skewed routing, by `--rates` (else the stored probe, or a
+brief one), with the disk's rate of now where `--disk` asks for it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from jubako import _cpu
+from jubako.arch.weights import load_network
 from jubako.engine.model import Model, load
+from jubako.files import open_model
+from jubako.place.census import take_census
+from jubako.place.fit import make_plan
+from jubako.place.machine import Machine
+from jubako.place.plan import Wish
+from jubako.place.probe import this_machine
 from jubako.place.sizes import parse_size
 from jubako.place.store import ExpertStore
 
@@ -55,31 +65,68 @@ def store_of(model: Model) -> ExpertStore | None:
     return next((part for part in kept if isinstance(part, ExpertStore)), None)
 
 
-def peak() -> int:
-    """The most bytes of main memory that this process has had."""
+def peaks() -> dict[str, float]:
+    """GB of main memory at most: of this process, and of its control group with the page cache, where one says so."""
     status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    found = {"peak GB": next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")) / 1e9}
+    own = Path("/proc/self/cgroup").read_text().splitlines()[-1].split(":")[-1]
+    for folder in (f"/sys/fs/cgroup{own}", "/sys/fs/cgroup"):
+        file = Path(folder) / "memory.peak"
+        if file.exists():
+            return found | {"memory.peak GB": int(file.read_text()) / 1e9}
+    return found
 
 
 def on_card(model: Model) -> dict[str, float]:
-    """Slots a layer and the most bytes of video memory that tensors took; nothing without a GPU."""
+    """Slots a layer, video memory that tensors took at most, and that the card has in use; nothing without a GPU."""
     boxes = getattr(getattr(model.executor, "ops", None), "boxes", None)
     if boxes is None:
         return {}
     import torch
 
     slots = sum(pool.slots for pool in boxes.residents.pools.values()) / len(boxes.layers)
-    return {"slots a layer": slots, "peak of video memory, GB": torch.cuda.max_memory_allocated() / 1e9}
+    free, total = torch.cuda.mem_get_info()
+    return {
+        "slots a layer": slots, "hits": hits(model), "card in use, GB": (total - free) / 1e9,
+        "peak of video memory, GB": torch.cuda.max_memory_allocated() / 1e9,
+    }  # fmt: skip
+
+
+def hits(model: Model) -> float:
+    """Uses of experts by steps so far whose expert has a slot now."""
+    boxes = model.executor.ops.boxes  # type: ignore[attr-defined]
+    counts = boxes.counts.cpu().numpy().astype(np.int64)
+    return float(counts[boxes.residents.where >= 0].sum() / max(counts.sum(), 1))
+
+
+def planned(arguments: argparse.Namespace, wish: Wish, rate: float) -> dict[str, float]:
+    """What the plan predicts, and the limit of the machine's rates, tokens/s. rate: of the disk, 0 as stored."""
+    census = take_census(load_network(open_model(arguments.file)))
+    if arguments.rates is not None:
+        machine = Machine.from_json(json.loads(arguments.rates.read_text()))
+    else:
+        machine = this_machine(census.kinds, arguments.file)
+    if rate:
+        machine = replace(machine, disk=replace(machine.disk, sequential=rate))
+    plan = make_plan(census, machine, wish)
+    if plan.speed is None:
+        return {}
+    found: dict[str, float] = {}
+    for name, step in (("flat", plan.speed.flat), ("skewed", plan.speed.skewed)):
+        found |= {f"plan, {name}": step.rate, f"limit, {name}": float(plan.speed.limits[name])}
+    return found | {f"plan, prompt of {n}": estimate.rate for n, estimate in plan.speed.prompts.items()}
 
 
 def measure(arguments: argparse.Namespace, rate: float = 0.0) -> dict[str, Any]:
     """Load, read a prompt, decode. rate: bytes/s of the disk."""
-    start = time.perf_counter()
     sizes = {
         name: None if text is None else parse_size(text)
         for name, text in (("ram", arguments.ram), ("vram", arguments.vram))
     }
     context = arguments.prompt + arguments.steps + WARM + 16
+    wish = Wish(context, sizes["vram"], sizes["ram"], gpus=() if arguments.device == "cpu" else None)
+    promised = planned(arguments, wish, rate)
+    start = time.perf_counter()
     model = load(arguments.file, arguments.device, context=context, sequences=1, **sizes)  # type: ignore[arg-type]
     loaded, store = time.perf_counter() - start, store_of(model)
     session, counts = model.session(), (0, 0, 0, 0)
@@ -97,8 +144,8 @@ def measure(arguments: argparse.Namespace, rate: float = 0.0) -> dict[str, Any]:
         session.decode(id)
     decoded = (time.perf_counter() - start) / arguments.steps
     result: dict[str, Any] = {
-        "load s": loaded, "prompt tok/s": arguments.prompt / read, "decode tok/s": 1 / decoded, "peak GB": peak() / 1e9,
-        **on_card(model),
+        "load s": loaded, "prompt tok/s": arguments.prompt / read, "decode tok/s": 1 / decoded, **peaks(),
+        **on_card(model), **promised,
     }  # fmt: skip
     if store is not None:
         asked, missed, expected, in_vain = (b - a for a, b in zip(counts, store.native.counts, strict=True))
@@ -123,6 +170,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--disk", action="store_true")
+    parser.add_argument("--rates", type=Path, help="what `jubako probe` kept of the machine")
     arguments = parser.parse_args()
     rate = 0.0
     if arguments.disk:

@@ -22,13 +22,13 @@ PARTS = ("gate", "up", "down")
 
 
 def synthetic_host(config: Config, device: torch.device, types: BlockTypes, distinct: int) -> HostExperts:
-    """Experts of all layers, of which `distinct` have memory of their own."""
+    """Experts of all layers and the draft layer, of which `distinct` have memory of their own."""
     plan = {tensor.name: tensor for tensor in plan_tensors(config, types)}
     maker = _Maker(device)
     kept = []
     for layer in range(min(distinct, config.layers)):
         kept.append([maker.stack(plan[f"blk.{layer}.ffn_{part}_exps.weight"]) for part in PARTS])
-    addresses = [addresses_of(kept[layer % len(kept)]) for layer in range(config.layers)]
+    addresses = [addresses_of(kept[layer % len(kept)]) for layer in range(config.layers + config.draft_layers)]
     return HostExperts(np.stack(addresses), kept, fixed=True)
 
 
