@@ -13,6 +13,7 @@ import argparse
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -297,13 +298,11 @@ def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
         }
         return Compiled(made.name, found["vgpr_count"], made.metadata.shared, found["vgpr_spill_count"], seconds)
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    cubin = Path(f"/tmp/jubako-{time.time_ns()}.cubin")
-    cubin.write_bytes(made.asm["cubin"])
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(made.asm["cubin"])
         check_descriptors(made.asm["ptx"], cubin)
         usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
-    finally:
-        cubin.unlink()
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
     return Compiled(made.name, found["REG"], made.metadata.shared, found["STACK"], seconds)
 
