@@ -39,7 +39,7 @@ from jubako.ops.gpu.sequence import GpuState
 from jubako.place.sizes import parse_size
 
 REPEATS, STEPS = 7, 16  # runs of a step's time, and steps of a run
-WAYS = ("one", "halves", "layers")
+WAYS = ("one", "layers", "halves")
 
 
 class Bench:
