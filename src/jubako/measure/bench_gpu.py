@@ -209,13 +209,13 @@ class GpuBench:
     def prompt(self, tokens: int, depth: int = 0, repeats: int = 3) -> PromptTime:
         """Time a prompt of `tokens` after `depth` others: the median of `repeats` after one that warms up.
 
-        A single one is warmed up by its last chunk alone.
+        A single one is warmed up by its last two chunks alone, as they are cut in it: the last may be shorter.
         """
         self.note(f"prompt of {tokens} after {depth}")
         ids, chunk = self.ids(tokens), self.executor.chunk
         times = []
         with self.states(1, depth) as [state]:
-            starts = [(max(0, tokens - chunk), False)] if repeats == 1 else [(0, False)]
+            starts = [(max(0, (tokens - 1) // chunk - 1) * chunk, False)] if repeats == 1 else [(0, False)]
             for first, counts in [*starts, *[(0, True)] * repeats]:
                 _take_as_read(state, depth + first)
                 torch.cuda.synchronize()
