@@ -76,11 +76,13 @@ class Measured:
 class Bench:
     """One executor with the most slots wanted; fewer are measured by leaving the rest empty."""
 
+    draft = False  # whether the network has a draft layer
+
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.started = arguments, time.perf_counter()
         self.device, self.types = open_gpu(), BlockTypes.parse(arguments.types)
         self.config = network_config(
-            layers=arguments.layers, experts=arguments.experts, context=CONTEXT, ngram_rows=100_000
+            layers=arguments.layers, experts=arguments.experts, context=CONTEXT, ngram_rows=100_000, draft=self.draft
         )
         _cpu.set_threads(arguments.threads)
         host = synthetic_host(self.config, self.device, self.types, arguments.distinct)
@@ -205,7 +207,8 @@ class Bench:
         for slots in self.arguments.slots:
             self.settle(slots, order)
             self.measure("skewed", slots)
-        self.measure("skewed", self.arguments.slots[-1], width=4)
+            for width in self.arguments.widths:
+                self.measure("skewed", slots, width)
         self.say(f"{self.executor.swaps[0].swapped} experts changed places meanwhile")
         print(table(self.results), flush=True)
         self.boxes.close()
@@ -231,11 +234,17 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter))
+    Bench(parser.parse_args()).run()
+
+
+def options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """With what a bench over boxes can be told."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--slots", type=numbers, default=[1370, 5840, 14750])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--learn", type=int, default=100)
+    parser.add_argument("--learn", type=int, default=200)
+    parser.add_argument("--widths", type=numbers, default=[4], help="of further steps with skewed routing")
     parser.add_argument("--threads", type=int, default=max(_cpu.default_threads() - 1, 1))
     parser.add_argument("--early", type=int, default=EARLY, help="experts of a layer fetched before it asks, at most")
     parser.add_argument("--distinct", type=int, default=12)
@@ -243,7 +252,7 @@ def main() -> None:
     parser.add_argument("--rates", type=Path, default=RATES, help="what `jubako probe` kept of the machine")
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--experts", type=int, default=512)
-    Bench(parser.parse_args()).run()
+    return parser
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ class Factors:
     card_launches   launches of a layer
     card_column     each further column of a step, in one layer
     absent          of the CPU's rate on experts, what it reaches on the few that one layer lacks
-    ahead           absent experts of a layer that the layer before names rightly, for the link to bring meanwhile
+    fetch           of the link's rate beside the CPU at work, what fetching and laying out an expert leaves
+    ahead           absent experts of a layer that are brought before it asks, at most
+    wrong           of those the share that it does not ask for, for one that stands last among ten
+    asking          a layer that may lack experts: naming the next one's, handing over, taking rows
     handoff         a layer that rings the CPU and waits for it, beyond the work
     host            a step asked for by the host: ids up, logits down
     card_chunk      a pass of a prompt reads and unpacks all weights: of the card's read rate
@@ -41,7 +44,10 @@ class Factors:
     card_launches: float
     card_column: float
     absent: float
+    fetch: float
     ahead: float
+    wrong: float
+    asking: float
     handoff: float
     host: float
     card_chunk: float
@@ -67,9 +73,12 @@ CALIBRATED = Factors(
     host=0.2e-3,
     # There with 16 cores (docs/performance/plan.md): 79 to 96 µs for one absent expert, and 18.3 and 16.4 ms a step for
     # 9.45 of 10 absent in each layer, on the CPU alone and with the link.
-    absent=0.77,
-    ahead=1.94,  # two are named, 97 % of which were asked for
-    handoff=33e-6,
+    absent=1.1,
+    fetch=1.0,
+    ahead=2,
+    wrong=0.39,
+    asking=20e-6,
+    handoff=44e-6,
     # There: chunks of 8,192 and 16,384 in 0.494 and 0.911 s where nothing is waited for; 0.956 s where 90 % of the
     # experts have to come over the link.
     card_chunk=0.2,
@@ -88,7 +97,10 @@ IDEAL = Factors(
     card_launches=0,
     card_column=0,
     absent=1,
+    fetch=1,
     ahead=1e9,
+    wrong=0,
+    asking=0,
     handoff=0,
     host=0,
     card_chunk=1,

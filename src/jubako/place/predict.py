@@ -2,21 +2,19 @@
 
 A step on the CPU reads its weights one after the other: Σ bytes(type) / rate(type) + state and cache / RAM rate.
 
-A step on a card with absent experts, for each layer (dense work first, as it decides which experts are needed):
-
-    t = dense / VRAM + max( experts in slots / VRAM,  absent / (CPU rate + link rate, both at work) + hand-off )
-
-where absent experts that were named early have come over the link during the dense work, as far as it lasts;
-experts that RAM lacks add their bytes / SSD rate. A prompt on a card goes in chunks: the experts that have no slot
-come over the link under the compute of the layer before, so a chunk takes the longer of the two.
+A step on a card: dense / VRAM + experts in slots / VRAM, layer by layer, and what `absent` says of waiting for the
+experts that have no slot; experts that RAM lacks add their bytes / SSD rate. A prompt on a card goes in chunks: the
+experts that have no slot come over the link under the compute of the layer before, so a chunk takes the longer of the
+two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .census import Census, Matrix, card_bytes, sizes, slot_bytes
+from .absent import Outside
+from .census import Census, ExpertShape, Matrix, card_bytes, sizes, slot_bytes
 from .factors import CALIBRATED, Factors
 from .machine import CardRates, Kernel, Machine
 from .routing import Counted, Popularity, distinct
@@ -139,29 +137,30 @@ def card_step(
     launches = config.layers * factors.card_launches * card.node
     more = (columns - 1) * config.layers * factors.card_column
     cpu, link = absent_rates(census, machine, card, holding.threads)
-    before = card.mapped * (dense + state + launches) / config.layers  # bytes that the link can bring meanwhile
-    slot = absent = handoff = hidden = absent_bytes = slot_total = 0.0
-    asked = absent_count = 0.0
+    boxed = sum(held < config.experts for held in holding.slots[: config.layers])
+    asking = boxed * factors.asking
+    each = (dense + state + launches + more + asking) / config.layers
+    slot = waiting = busy = slot_total = absent_bytes = asked = absent_count = 0.0
     used = Counted(popularity, columns)
+    seen: dict[tuple[ExpertShape, int], tuple[float, float, float]] = {}
     for index, shape in enumerate(census.trunk_experts):
         held = min(holding.slots[index], config.experts)
         away = used.missed(held)
         here = used.distinct() - away
-        asked, absent_count = asked + here + away, absent_count + away
-        in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
-        early = min(min(away, factors.ahead) * shape.record, before) if link else 0.0
-        outside = (away * shape.record - early) / (cpu * factors.absent + link)
-        ring = factors.handoff * min(away, 1.0)
-        slot, absent, handoff = slot + in_slots, absent + outside, handoff + ring
-        hidden += min(in_slots, outside + ring)
+        if (shape, held) not in seen:
+            in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
+            outside = outside_of(shape, each, in_slots, cpu, link, factors)
+            seen[shape, held] = in_slots, *outside.waiting(used.distinct(), away)
+        in_slots, shown, work = seen[shape, held]
+        slot, waiting, busy = slot + in_slots, waiting + shown, busy + work
         slot_total, absent_bytes = slot_total + here * slot_bytes(shape), absent_bytes + away * shape.record
-    rates = f"CPU {size_text(cpu * factors.absent)}/s and link {size_text(link)}/s together"
-    larger = "slots" if slot >= absent + handoff else "absent"
+        asked, absent_count = asked + here + away, absent_count + away
+    rates = f"CPU {size_text(cpu * factors.absent)}/s and link {size_text(link * factors.fetch)}/s together"
     terms = [
         Term("dense weights", dense, f"{size_text(dense_bytes)} at {size_text(dense_bytes / dense)}/s"),
-        Term("experts in slots", slot, f"{size_text(slot_total)}", hidden if larger == "absent" else 0.0),
-        Term("absent experts", absent, f"{size_text(absent_bytes)}: {rates}", hidden if larger == "slots" else 0.0),
-        Term("hand-off", handoff, "the GPU rings the CPU and waits"),
+        Term("experts in slots", slot, f"{size_text(slot_total)}"),
+        Term("absent experts", busy, f"{size_text(absent_bytes)}: {rates}", busy - waiting),
+        Term("asking for them", asking, f"{boxed} layers"),
         Term("state and cache", state, f"{size_text(census.state_bytes + cache)}"),
         Term("keys and values in RAM", far / card.mapped, f"{size_text(far)} at {size_text(card.mapped)}/s"),
         Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
@@ -173,13 +172,28 @@ def card_step(
     return Estimate(columns, tuple(term for term in terms if term.seconds > 0), hits)
 
 
-def draft_pass(census: Census, card: CardRates, factors: Factors = CALIBRATED) -> float:
-    """Seconds of one pass of the draft layer on a card, its experts all in slots."""
+def outside_of(shape: ExpertShape, base: float, slots: float, cpu: float, link: float, factors: Factors) -> Outside:
+    """A layer with such experts, CPU and link at these rates; a link that can't bring any takes for ever."""
+    fetch = shape.record / (link * factors.fetch) if link else 1e9
+    return Outside(base, slots, fetch, shape.record / (cpu * factors.absent), factors)
+
+
+def draft_pass(
+    census: Census, machine: Machine, card: CardRates, holding: Holding, popularity: Popularity,
+    factors: Factors = CALIBRATED,
+) -> float:  # fmt: skip
+    """Seconds of one pass of the draft layer on a card."""
     if not census.draft:
         return 0.0
-    shape, used = census.experts[-1], census.config.experts_used
-    bytes = sum(card_bytes(matrix) for matrix in census.draft) + used * slot_bytes(shape)
-    return bytes / (card.read * factors.card_dense) + (factors.card_launches + 6) * card.node
+    shape, used = census.experts[-1], Counted(popularity, 1)
+    away = used.missed(min(holding.slots[-1], census.config.experts))
+    dense = sum(card_bytes(matrix) for matrix in census.draft) / (card.read * factors.card_dense)
+    base = dense + (factors.card_launches + 6) * card.node
+    slots = (used.distinct() - away) * slot_bytes(shape) / (card.read * factors.card_experts)
+    late = replace(factors, ahead=0.0)  # nothing names its experts before it asks
+    cpu, link = absent_rates(census, machine, card, holding.threads)
+    waiting, _ = outside_of(shape, base, slots, cpu, link, late).waiting(used.distinct(), away)
+    return base + slots + waiting + (factors.asking if away > 0 else 0.0)
 
 
 def absent_rates(census: Census, machine: Machine, card: CardRates, threads: int) -> tuple[float, float]:

@@ -109,10 +109,11 @@ def _drafted(
     best: Estimate | None = None
     chosen = 0
     plain = step(census, machine, plan, popularity, depth).rate
+    each = draft_pass(census, machine, card, holding(census, plan), popularity)
     for drafts in range(1, MOST_DRAFTS + 1):
         verify = step(census, machine, plan, popularity, depth, drafts + 1)
         kept = sum(KEPT**i for i in range(drafts + 1))
-        term = Term("drafting", drafts * draft_pass(census, card), f"{drafts} passes of the draft layer")
+        term = Term("drafting", drafts * each, f"{drafts} passes of the draft layer")
         estimate = Estimate(kept, (*verify.terms, term), verify.hit_rate)
         if estimate.rate > max(plain, best.rate if best else 0.0):
             best, chosen = estimate, drafts
