@@ -100,6 +100,8 @@ def test_log_probabilities_have_a_token_each(client: openai.OpenAI) -> None:
         ({"prompt": "a", "suffix": "b"}, 400, "suffix", "fill in"),
         ({"prompt": "a", "best_of": 3}, 400, "best_of", "best_of is 3"),
         ({"prompt": [[1, -1]]}, 400, "prompt.0.1", "greater than or equal to 0"),
+        ({"prompt": [1, -1]}, 400, "prompt.1", "greater than or equal to 0"),
+        ({"prompt": "a", "stop": ["b"] * 100}, 400, "stop", "at most"),
         ({"prompt": 5}, 400, "prompt", "prompt"),
         ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens", "greater than or equal to 1"),
         ({"prompt": "a", "temperature": "hot"}, 400, "temperature", "valid number"),

@@ -89,14 +89,18 @@ async def _explained(http: HttpRequest, error: Exception) -> Response:
 
 
 async def _invalid(http: HttpRequest, error: Exception) -> Response:
-    """What is wrong with a body: of all that pydantic finds, the complaint that goes deepest, its field as a path."""
+    """What is wrong with a body: of all that pydantic finds, the complaint that goes deepest, its field as a path.
+
+    Among equals one that found the type that it tried.
+    """
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if found[0]["type"] == "json_invalid":
         return answer_problem(http, Problem("invalid", f"the body is not JSON: {found[0]['ctx']['error']}"))
     fields = [_field(one["loc"][1:], error.body, one["type"] == "missing") for one in found]
-    deepest = max(range(len(found)), key=lambda place: len(fields[place].split(".")) if fields[place] else 0)
-    field, said = fields[deepest], found[deepest]["msg"]
+    depths = [(len(field.split(".")) if field else 0) for field in fields]
+    place = max(range(len(found)), key=lambda place: (depths[place], not found[place]["type"].endswith("_type")))
+    field, said = fields[place], found[place]["msg"]
     return answer_problem(http, Problem("invalid", f"{field or 'the body'}: {said}", field or None))
 
 
