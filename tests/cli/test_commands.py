@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from jubako.cli import _explain, app
+from jubako.cli import COMMANDS, _explain, app
 from jubako.cli.start import arguments
 from jubako.cli.stream import _BetweenTokens
-from jubako.errors import TemplateError
+from jubako.errors import RequestError, TemplateError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
 MODEL = str(TINY / "tiny-bf16.gguf")
@@ -101,11 +101,17 @@ def test_bench_on_a_gpu_is_told_of_types_and_drafts(monkeypatch: pytest.MonkeyPa
     assert given[3] == [0, 16384] and given[-3:] == ["dense=Q6_K", 3, 0.7]
 
 
-@pytest.mark.parametrize("command", ["serve", "run", "chat", "inspect", "synth", "bench"])
+@pytest.mark.parametrize("options", [("--synth",), ("--types", "dense=Q6_K"), ("--profile", "trace.json")])
+def test_what_a_gpu_is_needed_for_is_not_passed_over(options: tuple[str, ...]) -> None:
+    error = CliRunner().invoke(app, ["bench", MODEL, *options]).exception
+    assert isinstance(error, RequestError) and str(error) == f"{options[0]} is for a GPU; it needs --device cuda"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command: str) -> None:
-    result = jubako(command, "--help")
-    assert result.returncode == 0
-    assert f"Example: jubako {command}" in result.stdout
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: jubako {command}" in result.output
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,9 @@ def bench(
             temperature,
         )  # fmt: skip
         return
+    for option, given in (("--synth", synth), ("--types", types), ("--profile", profile)):
+        if given:
+            raise RequestError(f"{option} is for a GPU; it needs --device cuda")
     if not files:
         raise RequestError("bench takes a model file")
     command(
