@@ -124,6 +124,13 @@ def test_figures_of_another_version_or_shape_are_refused() -> None:
         good | {"disk": 7},
         {key: value for key, value in good.items() if key != "isa"},
         good | {"surprise": 1},
+        [good],
+        good | {"kernels": {}},
+        good | {"ram_read": {}},
+        good | {"ram_free": -1},
+        good | {"disk": good["disk"] | {"sequential": 0}},
+        good | {"cards": [good["cards"][0] | {"read": "fast"}]},
+        good | {"cards": [good["cards"][0] | {"mapped": float("nan")}]},
     ):
         with pytest.raises(FileFormatError, match="figures"):
             Machine.from_json(wrong)

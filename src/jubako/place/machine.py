@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
+from math import isfinite
 from typing import Any
 
 from ..errors import FileFormatError
+from ..quant import block_type
 
 VERSION = 1  # of the stored form; another one is measured anew
 
@@ -126,8 +128,6 @@ class Machine:
         """The rates of a block type; of the one nearest in bits per weight where it was not measured."""
         if kind in self.kernels:
             return self.kernels[kind]
-        from ..quant import block_type
-
         bits = block_type(kind).bits_per_weight
         return self.kernels[min(self.kernels, key=lambda name: abs(block_type(name).bits_per_weight - bits))]
 
@@ -137,7 +137,9 @@ class Machine:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Machine:
-        """Raises FileFormatError for another version or a shape that it never writes."""
+        """Raises FileFormatError for another version, a shape that it never writes, or rates that can't be."""
+        if not isinstance(stored, Mapping):
+            raise FileFormatError(f"figures of a machine are an object, not {type(stored).__name__}")
         if stored.get("version") != VERSION:
             raise FileFormatError(f"figures of version {stored.get('version')!r}; this Jubako writes {VERSION}")
         try:
@@ -154,9 +156,34 @@ class Machine:
             values["notes"] = tuple(stored["notes"])
             if missing := {f.name for f in fields(cls)} - values.keys():
                 raise KeyError(", ".join(sorted(missing)))
-            return cls(**values)
+            machine = cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"figures of a machine that can't be read: {error}") from error
+        _check(machine)
+        return machine
+
+
+def _check(machine: Machine) -> None:
+    """Raises FileFormatError for a figure that no machine has; what divides must be more than nothing."""
+    cards = {f"card {n} {name}": value for n, card in enumerate(machine.cards) for name, value in vars(card).items()}
+    kernels = {f"{kind} {name}": value for kind, each in machine.kernels.items() for name, value in vars(each).items()}
+    disk = {f"disk {name}": value for name, value in vars(machine.disk).items()}
+    both = {f"together {name}": value for name, value in vars(machine.together).items()} if machine.together else {}
+    own = {name: getattr(machine, name) for name in ("ram_free", "ram_limit", "ram_read", "call", "pinned", "kernels")}
+    own |= {"cores": machine.identity.cores}
+    texts = ("name", "path", "direct", "kind", "kernels")
+    for name, value in (own | kernels | disk | cards | both).items():
+        least = name.split()[-1] not in ("ram_free", "call", "pinned", "latency", "free", "node", "link")
+        if isinstance(value, Mapping) and not value:
+            raise FileFormatError(f"figures of a machine: {name} is empty")
+        for number in value.values() if isinstance(value, Mapping) else (value,):
+            if name.split()[-1] in texts:
+                continue
+            real = isinstance(number, (int, float)) and isfinite(number)
+            if not real or number < 0 or (least and number == 0):
+                raise FileFormatError(f"figures of a machine: {name} is {number!r}; a number above 0 was expected")
+    for kind in (*machine.kernels, *([machine.together.kind] if machine.together else ())):
+        block_type(kind)
 
 
 def _by_threads(stored: Mapping[str, Any]) -> dict[int, float]:
