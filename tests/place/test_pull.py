@@ -222,6 +222,25 @@ def test_a_set_without_one_of_its_parts_is_refused(server: Server) -> None:
         list_files(source_of("me/model:*.gguf"))
 
 
+def test_files_of_one_name_are_not_taken_for_each_other(server: Server) -> None:
+    server.files |= {"Q4/B.gguf": b"b", "Q8/B.gguf": b"c"}
+    with pytest.raises(RequestError, match=r"Q4/B.gguf and Q8/B.gguf.*me/model:FOLDER"):
+        list_files(source_of("me/model:*B.gguf"))
+    assert [file.size for file in list_files(source_of("me/model:Q8/*"))] == [1]
+
+
+def test_two_pulls_do_not_write_to_one_file(server: Server, tmp_path: Path) -> None:
+    files = one(server)
+
+    def again(_: str, count: int) -> None:
+        if count:
+            with pytest.raises(MachineError, match="another jubako pull is at work"):
+                pull(files, tmp_path)
+
+    whole(pull(files, tmp_path, again), server)
+    whole(pull(files, tmp_path), server)  # the folder is free again
+
+
 def test_free_disk_is_looked_at_first(server: Server, tmp_path: Path) -> None:
     files = list_files(source_of("me/model:*.gguf"))
     assert check_room(files, tmp_path) == 2 * SIZE

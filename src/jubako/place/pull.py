@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from ..errors import MachineError, RequestError
@@ -89,6 +92,7 @@ def list_files(source: Source, revision: str | None = None) -> list[Remote]:
     found.sort(key=lambda file: file.name)
     if not found:
         raise RequestError(f"{where} has no file like {' or '.join(source.patterns)}")
+    _check_names(where, source, [item.rfilename for item in info.siblings or ()], [file.name for file in found])
     _check_set(where, [file.name for file in found])
     return found
 
@@ -116,14 +120,40 @@ def pull(files: Sequence[Remote], folder: Path, progress: Progress = lambda name
     headers = {
         key: value for key, value in build_hf_headers().items() if key.lower() in ("authorization", "user-agent")
     }
-    with httpx.Client(follow_redirects=True, timeout=httpx.Timeout(30.0), headers=headers) as client:
+    with _alone(folder), httpx.Client(follow_redirects=True, timeout=httpx.Timeout(30.0), headers=headers) as client:
         return [fetch(client, file, folder, partial(progress, file.name)) for file in files]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else pulls into the folder meanwhile: two would write to one unfinished file. Raises MachineError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MachineError(f"{folder}: another jubako pull is at work there; wait for it, or end it") from error
+        except OSError:  # file systems of a network that know no locks
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def _sane(name: str) -> bool:
     """Whether a name from a server can be a file's name here."""
     last = PurePosixPath(name).name
     return bool(last) and last not in (".", "..") and last.isprintable() and "\\" not in last and len(last) < 200
+
+
+def _check_names(where: str, source: Source, listed: Sequence[str], names: Sequence[str]) -> None:
+    """Files of several folders come into one: no two may have one name."""
+    twice = next((name for name, after in pairwise(names) if name == after), None)
+    if twice is not None:
+        both = " and ".join([path for path in listed if PurePosixPath(path).name == twice][:2])
+        raise RequestError(
+            f"{where} has {both}, which would be one file here; choose with {source.repository}:FOLDER/*"
+        )
 
 
 def _check_set(where: str, names: Sequence[str]) -> None:
