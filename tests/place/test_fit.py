@@ -127,6 +127,8 @@ def test_a_card_that_is_too_small_leaves_the_cpu() -> None:
     kept(plan)
     assert plan.device == "cpu" and "The GPU is not used" in plan.notes[0] and "4.0 GB may be used" in plan.notes[0]
     assert not make_plan(census(), machine(1), Wish(vram=4 * GB, gpus=(0,))).fits
+    nothing = make_plan(census(), machine(1), Wish(vram=0))
+    assert nothing.device == "cpu" and "0 kB may be used" in nothing.notes[0]
 
 
 def test_a_ring_is_as_large_as_the_streams() -> None:

@@ -125,7 +125,8 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
 
 def _cards(census: Census, wish: Wish, rates: Sequence[CardRates], numbers: Sequence[int]) -> list[_Card]:
     """The layers of each card, in proportion to its memory."""
-    limits = [max(min(card.free - RESERVE, wish.vram or card.total), 0) for card in rates]
+    most = [card.total if wish.vram is None else wish.vram for card in rates]
+    limits = [max(min(card.free - RESERVE, limit), 0) for card, limit in zip(rates, most, strict=True)]
     layers, total = len(census.experts), max(sum(limits), 1)
     ends = [round(layers * sum(limits[: i + 1]) / total) for i in range(len(rates))]
     dense = sum(card_bytes(matrix) for matrix in census.stored)
