@@ -10,7 +10,7 @@ from place.planned import census, machine
 from typer.testing import CliRunner
 
 from jubako.cli import app, boxes, fitting
-from jubako.errors import JubakoError, MachineError
+from jubako.errors import FileFormatError, JubakoError, MachineError, RequestError
 from jubako.place import probe
 from jubako.place.check import judge
 from jubako.place.fit import make_plan
@@ -53,6 +53,18 @@ def test_exit_codes_tell_scripts() -> None:
     code, text = call(*like, "--ram", "2G")
     assert code == 1 and "Does not fit." in text and "2.0 GB may be used" in text
     assert call("check", "--machine", FIGURES, "--gpus", "none", "--ram", "2G")[0] == 1
+
+
+@pytest.mark.parametrize("words", [("plan", "--like", "UD-IQ3_XXS"), ("check",)])
+def test_more_context_than_the_model_takes_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(RequestError, match="context is 262145; this model takes 1 to 262144"):
+        call(*words, "--machine", FIGURES, "--context", "262145")
+
+
+def test_a_file_without_figures_is_named(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"version": 0}')
+    with pytest.raises(FileFormatError, match=r"other\.json.*version 0"):
+        call("plan", TINY, "--machine", str(tmp_path / "other.json"))
 
 
 def test_json_has_what_the_tables_show() -> None:

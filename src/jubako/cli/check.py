@@ -19,7 +19,7 @@ from ..place.machine import Machine
 from ..place.plan import Plan, Wish
 from ..place.sizes import size_text as size
 from .boxes import plain_table, speed
-from .plan import EXIT, STYLE, machine_name, machine_of
+from .plan import EXIT, STYLE, check_context, machine_name, machine_of
 
 ORDER = ("fits", "tight", "does not fit")
 
@@ -39,6 +39,7 @@ def check(wish: Wish, figures: Path | None, json: bool) -> int:
     counted = [(known, census_of(known.name)) for known in MODELS]
     kinds = {kind: None for _, census in counted for kind in census.kinds}
     every = counted[0][1]
+    check_context(wish, every)
     machine = machine_of(figures, every, Path.cwd(), list(kinds))
     rows = [_row(known, census, machine, wish) for known, census in counted]
     if json:

@@ -34,6 +34,7 @@ def plan(files: Sequence[Path], like: str | None, wish: Wish, figures: Path | No
     """Print the plan, as tables or as one JSON object; the exit code: 0 fits, 3 tight, 1 does not fit."""
     network, place = network_of(files, like)
     census = take_census(network)
+    check_context(wish, census)
     machine = machine_of(figures, census, place)
     made = make_plan(census, machine, wish)
     verdict = judge(made, min(wish.context or ROOM_TO_WORK, census.config.context_length, ROOM_TO_WORK))
@@ -43,6 +44,13 @@ def plan(files: Sequence[Path], like: str | None, wish: Wish, figures: Path | No
         console = Console()
         show(console, census, machine, made, verdict, terms, like)
     return EXIT[verdict.verdict]
+
+
+def check_context(wish: Wish, census: Census) -> None:
+    """Raise RequestError where more tokens are wished for than the model takes."""
+    most = census.config.context_length
+    if (wish.context or 0) > most:
+        raise RequestError(f"context is {wish.context}; this model takes 1 to {most}")
 
 
 def network_of(files: Sequence[Path], like: str | None) -> tuple[Network, Path]:
@@ -66,7 +74,7 @@ def machine_of(figures: Path | None, census: Census, place: Path, kinds: Sequenc
     if figures is not None:
         try:
             return Machine.from_json(json_module.loads(figures.read_text()))
-        except ValueError as error:
+        except (ValueError, FileFormatError) as error:
             raise FileFormatError(f"{figures}: no figures of a machine: {error}") from error
     console = Console(stderr=True)
     with console.status("Measuring this machine briefly (jubako probe does it thoroughly, once) …"):
