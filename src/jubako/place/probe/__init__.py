@@ -171,8 +171,8 @@ def probe(
                 pinned = card.pinnable()[0]
         except Exception as error:  # drivers, runtimes and compilers fail in their own ways; the rest still counts
             notes.append(f"{name} could not be measured: {(str(error).splitlines() or [type(error).__name__])[0]}")
-    if (load := os.getloadavg()[0] - identity.cores) > 0.5 * identity.cores:
-        notes.append(f"Other programs kept {load:.0f} cores busy: figures may be low, measure again when it is quiet.")
+    if (load := os.getloadavg()[0]) > 1.5 * identity.cores:
+        notes.append(f"Other programs wanted the cores, too (load {load:.0f}): measure again when it is quiet.")
     progress("done", 1.0)
     return Machine(
         identity=identity,
