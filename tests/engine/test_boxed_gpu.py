@@ -172,6 +172,22 @@ def test_bits_do_not_depend_on_the_cards(network: Network) -> None:
         own.close()
 
 
+def test_a_card_that_others_filled_meanwhile(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the plan and the slots: the error says what is free and what to do, and no thread is left."""
+
+    def taken(*arguments: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(boxed, "Boxes", taken)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 24 * 10**9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Card")
+    with pytest.raises(
+        MachineError, match=r"\d+ slots for experts, does not fit: 1\.0 of Card's 24\.0 GB are free; others"
+    ):
+        boxed.boxed_executor(network, torch.device("cpu"), plan_of(network, 1 << 30))
+
+
 def test_memory_that_is_gone_meanwhile(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxed, "usable_memory", lambda: 1000)
     with pytest.raises(MachineError, match=r"still needed for experts and 0\.0 GB are free.*allow less with --ram"):

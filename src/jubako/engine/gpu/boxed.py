@@ -31,6 +31,7 @@ from ...place.where import Files
 from ...quant import BY_NAME, encode
 from .executor import PIECES, GpuExecutor
 from .load import FileSource
+from .memory import too_little
 from .warm import last_order, remember
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,10 @@ def boxed_executor(
     store = ExpertStore(network, files, plan.expert_ram)
     host = pinned_experts(store, progress)
     runs = [range(card.first, card.last) for card in plan.cards]
-    boxes = boxes_of(network, devices, runs, plan, host, last_order(network) if order is None else order)
+    try:
+        boxes = boxes_of(network, devices, runs, plan, host, last_order(network) if order is None else order)
+    except torch.cuda.OutOfMemoryError as error:
+        raise too_little(devices, f"what is planned, {sum(plan.slots)} slots for experts,", error, _less) from error
     if not store.whole:
         assert len(boxes) == 1  # who reads the file for the threads counts all layers
         source = _cpu.StoreSource(store.native, routers_of(network), network.config.experts_used)
@@ -83,6 +87,11 @@ def boxed_executor(
     slots = sum(pool.data.nbytes for own in boxes for pool in own.residents.pools.values())
     executor.experts_in = {"VRAM": slots, **store.lie_in}
     return executor
+
+
+def _less(free: int) -> str:
+    """What to do on a card that has less than it had when the plan was made."""
+    return "others may have taken some since it was planned with: start again, or allow less with --vram"
 
 
 def boxes_of(

@@ -102,7 +102,7 @@ class GpuExecutor:
                 kv_bits=kv_bits, host_table=host_table, boxes=boxes, near=near,
             )  # fmt: skip
         except torch.cuda.OutOfMemoryError as error:
-            fits = partial(what_fits, network, kv_bits, sequences) if len(devices) == 1 else None
+            fits = partial(what_fits, network, kv_bits, sequences) if len(devices) == 1 and not boxes else None
             raise too_little(devices, f"the model with {tokens or context} tokens of context", error, fits) from error
         self.ops = self.cards[-1]
         if len(self.cards) > 1:
