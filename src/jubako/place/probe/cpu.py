@@ -112,7 +112,8 @@ class Dense:
 
 
 def rate(work: Callable[[], int], budget: float = BUDGET) -> float:
-    """What `work` returns, per second: the best of the tries that fit in the budget, three at least."""
+    """What `work` returns, per second: the best of the tries that fit in the budget, three at least, unless these take
+    ten times as long."""
     work()
     best, spent, tries = 0.0, 0.0, 0
     while tries < 3 or spent < budget:

@@ -96,11 +96,12 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 def _rate(read: Callable[[mmap.mmap], int], size: int, workers: int, seconds: float) -> float:
-    """Bytes/s of so many reads in flight."""
+    """Bytes/s of so many reads in flight, one of each at least."""
     end = time.perf_counter() + seconds
 
     def work() -> int:
-        buffer, done = mmap.mmap(-1, size), 0  # whole pages: aligned, as direct reads ask
+        buffer = mmap.mmap(-1, size)  # whole pages: aligned, as direct reads ask
+        done = read(buffer)
         while time.perf_counter() < end:
             done += read(buffer)
         return done
