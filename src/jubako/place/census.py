@@ -114,6 +114,11 @@ class Census:
         return self.experts[: self.config.layers]
 
     @property
+    def attention_layers(self) -> int:
+        """Of the trunk."""
+        return sum(ratio is not None for ratio in self.ratios[: self.config.layers])
+
+    @property
     def state_bytes(self) -> int:
         """float32 state of the GDN layers of one sequence, read and written by every step."""
         config = self.config

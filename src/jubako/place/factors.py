@@ -19,6 +19,7 @@ class Factors:
     card_dense      dense weights and state of a step, of the card's read rate
     card_experts    experts in slots, of the card's read rate
     card_cache      keys and values, of the card's read rate
+    card_attending  a layer of attention in a step whose context is as long as what is chosen from it
     card_launches   launches of a layer
     card_column     each further column of a step, in one layer
     absent          of the CPU's rate on experts, what it reaches on the few that one layer lacks
@@ -30,6 +31,8 @@ class Factors:
     host            a step asked for by the host: ids up, logits down
     card_chunk      a pass of a prompt reads and unpacks all weights: of the card's read rate
     card_macs       multiply-adds of a prompt, of the card's rate of large half-precision products
+    card_chosen     attention of a prompt's token in one layer, to all that can be chosen
+    card_scored     choosing for a prompt's token in one layer, for each token before it
     link            of the link's rate, while a prompt's experts stream beside the compute
     ssd             of the disk's rate in order, when whole experts are read here and there
     """
@@ -41,6 +44,7 @@ class Factors:
     card_dense: float
     card_experts: float
     card_cache: float
+    card_attending: float
     card_launches: float
     card_column: float
     absent: float
@@ -52,6 +56,8 @@ class Factors:
     host: float
     card_chunk: float
     card_macs: float
+    card_chosen: float
+    card_scored: float
     link: float
     ssd: float
 
@@ -67,7 +73,8 @@ CALIBRATED = Factors(
     # 256,000 tokens; 0.2 ms more where the host asks.
     card_dense=0.414,
     card_experts=0.414,
-    card_cache=0.112,
+    card_cache=1,
+    card_attending=28e-6,
     card_launches=14,
     card_column=8.3e-6,
     host=0.2e-3,
@@ -83,6 +90,8 @@ CALIBRATED = Factors(
     # experts have to come over the link.
     card_chunk=0.2,
     card_macs=0.3,
+    card_chosen=1e-6,
+    card_scored=5e-11,
     link=0.92,
     ssd=0.85,
 )
@@ -94,6 +103,7 @@ IDEAL = Factors(
     card_dense=1,
     card_experts=1,
     card_cache=1,
+    card_attending=0,
     card_launches=0,
     card_column=0,
     absent=1,
@@ -105,6 +115,8 @@ IDEAL = Factors(
     host=0,
     card_chunk=1,
     card_macs=1,
+    card_chosen=0,
+    card_scored=0,
     link=1,
     ssd=1,
 )

@@ -134,6 +134,7 @@ def card_step(
     cache -= int(far)
     dense = dense_bytes / (card.read * factors.card_dense)
     state = census.state_bytes / (card.read * factors.card_dense) + cache / (card.read * factors.card_cache)
+    state += census.attention_layers * factors.card_attending * min(depth / max(config.index_budget, 1), 1)
     launches = config.layers * factors.card_launches * card.node
     more = (columns - 1) * config.layers * factors.card_column
     cpu, link = absent_rates(census, machine, card, holding.threads)
@@ -220,8 +221,9 @@ def card_prompt(
     once: tuple[Matrix, ...] = tuple(m for m in census.dense if m.rows != census.config.vocabulary)
     macs = sum(m.weights for m in once)
     macs += census.config.experts_used * sum(shape.weights for shape in census.trunk_experts)
-    unpack = compute = link = ssd = 0.0
+    unpack = compute = attend = link = ssd = 0.0
     streamed = hidden = 0.0
+    read = 0
     rate = card.to_card * factors.link
     for size in chunks(tokens, chunk):
         passed = float(sum(card_bytes(m) for m in once))
@@ -230,26 +232,26 @@ def card_prompt(
             held = min(holding.slots[index], census.config.experts)
             passed += used.distinct() * slot_bytes(shape)
             absent += used.missed(held) * shape.record
-        work = passed / (card.read * factors.card_chunk) + size * macs / (card.matmul * factors.card_macs)
+        middle = read + size / 2
+        chosen = factors.card_chosen * min(middle / max(census.config.index_budget, 1), 1)
+        looks = size * census.attention_layers * (chosen + factors.card_scored * middle)
+        work = passed / (card.read * factors.card_chunk) + size * macs / (card.matmul * factors.card_macs) + looks
+        read, attend = read + size, attend + looks
         unpack += passed / (card.read * factors.card_chunk)
         compute += size * macs / (card.matmul * factors.card_macs)
         over = absent / rate
         link, streamed, hidden = link + over, streamed + absent, hidden + min(over, work)
         ssd += sum(term.seconds for term in _ssd(census, machine, holding, popularity, size, factors))
-    beside = unpack + compute <= link  # the longer one shows
+    share = hidden / (unpack + compute + attend) if unpack + compute + attend <= link else 0.0  # the longer one shows
     terms = [
-        Term("reading and unpacking weights", unpack, "once a chunk", hidden * unpack / (unpack + compute) * beside),
-        Term(
-            "products",
-            compute,
-            f"{tokens * macs / 1e12:.0f} T multiply-adds",
-            hidden * compute / (unpack + compute) * beside,
-        ),
+        Term("reading and unpacking weights", unpack, "once a chunk", share * unpack),
+        Term("products", compute, f"{tokens * macs / 1e12:.0f} T multiply-adds", share * compute),
+        Term("attention", attend, f"{census.attention_layers} layers", share * attend),
         Term(
             "link",
             link,
             f"{size_text(streamed)} at {size_text(card.to_card * factors.link)}/s",
-            0.0 if beside else hidden,
+            0.0 if share else hidden,
         ),
         Term("SSD", ssd, f"{size_text(machine.disk.sequential)}/s in order"),
     ]
