@@ -24,9 +24,9 @@ def test_damaged_tiny_files(seed: int, tmp_path: Path, caplog: pytest.LogCapture
     end = time.monotonic() + 4
     for report in fuzz_files.fuzz(fuzz_files.samples(TINY, tmp_path), seed, tmp_path):
         assert not report.failures, report.failures[0]
-        if time.monotonic() > end:
+        if time.monotonic() > end and report.mutants > 50:
             break
-    assert report.mutants > 50 and report.refused > report.mutants // 4
+    assert report.refused > report.mutants // 4
     assert report.slowest < 1, report.slowest_mutant
 
 

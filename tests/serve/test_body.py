@@ -54,10 +54,10 @@ def test_what_is_refused(body: bytes, kind: str) -> None:
 @pytest.mark.parametrize("piece", [b'"', b'\\"', b'"\\', b'"a', b"\\", b'"[', b'{"a":', b"e0", b"0"])
 def test_the_check_takes_linear_time(piece: bytes) -> None:
     body = piece * (32_000_000 // len(piece))
-    began = time.perf_counter()
+    began = time.thread_time()  # others may have the core meanwhile
     with contextlib.suppress(Refused):
         check_json(body, BodyLimits())
-    assert time.perf_counter() - began < 3
+    assert time.thread_time() - began < 3
 
 
 def test_large_bodies_of_many_clients_are_not_held_at_once() -> None:
