@@ -101,6 +101,17 @@ def test_bench_on_a_gpu_is_told_of_types_and_drafts(monkeypatch: pytest.MonkeyPa
     assert given[3] == [0, 16384] and given[-3:] == ["dense=Q6_K", 3, 0.7]
 
 
+def test_bench_on_a_gpu_keeps_to_the_memory_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    words = ["bench", MODEL, "--device", "cuda", "--gpus", "1", "--vram", "12G", "--ram", "24G"]
+    with monkeypatch.context() as context:
+        context.setattr("jubako.cli.bench_gpu.bench_gpu", lambda *all: given.extend(all))
+        assert CliRunner().invoke(app, words).exit_code == 0
+    assert given[2] == ((1,), 12 * 10**9, 24 * 10**9)
+    error = CliRunner().invoke(app, ["bench", "--device", "cuda", "--synth", "--ram", "24G"]).exception
+    assert isinstance(error, RequestError) and "--ram is for a file" in str(error)
+
+
 @pytest.mark.parametrize("options", [("--synth",), ("--types", "dense=Q6_K"), ("--profile", "trace.json")])
 def test_what_a_gpu_is_needed_for_is_not_passed_over(options: tuple[str, ...]) -> None:
     error = CliRunner().invoke(app, ["bench", MODEL, *options]).exception

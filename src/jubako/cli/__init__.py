@@ -276,7 +276,7 @@ def bench(
     if device == "cuda":
         from .bench_gpu import bench_gpu
 
-        cards = (_numbers(gpus), _bytes("--vram", vram))
+        cards = (_numbers(gpus), _bytes("--vram", vram), _bytes("--ram", ram))
         bench_gpu(
             files or [], synth, cards, parse_depths(depths), prompt, repeat, kv_bits, profile, json, types, drafts,
             temperature,

@@ -19,7 +19,7 @@ WIDTHS = (1, 4)
 def bench_gpu(
     files: Sequence[Path],
     synth: bool,
-    cards: tuple[tuple[int, ...] | None, int | None],
+    cards: tuple[tuple[int, ...] | None, int | None, int | None],
     depths: Sequence[int],
     prompt: int,
     repeat: int,
@@ -32,9 +32,9 @@ def bench_gpu(
 ) -> None:
     """Measure, print tables, write JSON to `out` if given ("-" is standard output, without the tables).
 
-    cards: the GPUs, and bytes of each that may be used; None: all that help, all that is free. types: block types of a
-    random network, as `jubako synth` takes them; drafts: time speculative steps of so many, and with a file what they
-    gain on real text at `temperature`.
+    cards: the GPUs, bytes of each that may be used, and of main memory; None: all that help, all that is free. types:
+    block types of a random network, as `jubako synth` takes them; drafts: time speculative steps of so many, and with a
+    file what they gain on real text at `temperature`.
     """
     from ..engine.gpu.device import free_bytes, gpu_executor, open_gpus
     from ..engine.gpu.executor import GpuExecutor
@@ -53,6 +53,8 @@ def bench_gpu(
         raise RequestError("bench on a GPU takes a model file, or --synth for a random network of full size")
     if types and not synth:
         raise RequestError("--types is for --synth; a file has its own")
+    if synth and cards[2] is not None:
+        raise RequestError("--ram is for a file; a random network lies in video memory")
     console = Console(stderr=True)
     context = max(depths) + prompt + 4096
     with console.status("") as status:
@@ -72,7 +74,7 @@ def bench_gpu(
             context = min(context, network.config.context_length)
             executor = gpu_executor(network, kv_bits, context, 2, *cards)
         status.update("asking the plan")
-        wish = Wish(context=context, gpus=cards[0], vram=cards[1], kv_bits=kv_bits)
+        wish = Wish(context, cards[1], cards[2], None, 2, cards[0], kv_bits)
         predictor = Predictor.here(network, files[0] if files else Path.cwd(), wish)
         bench = GpuBench(network, executor, kv_bits, status.update)
         report = bench.report(WIDTHS if drafts is None else (*WIDTHS, drafts + 1))
