@@ -24,6 +24,8 @@ class Factors:
     card_column     each further column of a step, in one layer
     absent          of the CPU's rate on experts, what it reaches on the few that one layer lacks
     fetch           of the link's rate beside the CPU at work, what fetching and laying out an expert leaves
+    link_from_frames
+                    of the link's rate, where experts come from the disk and move in RAM
     ahead           absent experts of a layer that are brought before it asks, at most
     wrong           of those the share that it does not ask for, for one that stands last among ten
     asking          a layer that may lack experts: naming the next one's, handing over, taking rows
@@ -49,6 +51,7 @@ class Factors:
     card_column: float
     absent: float
     fetch: float
+    link_from_frames: float
     ahead: float
     wrong: float
     asking: float
@@ -82,6 +85,7 @@ CALIBRATED = Factors(
     # 9.45 of 10 absent in each layer, on the CPU alone and with the link.
     absent=1.1,
     fetch=1.0,
+    link_from_frames=0,  # the CPU alone works on them then
     ahead=2,
     wrong=0.39,
     asking=20e-6,
@@ -108,6 +112,7 @@ IDEAL = Factors(
     card_column=0,
     absent=1,
     fetch=1,
+    link_from_frames=1,
     ahead=1e9,
     wrong=0,
     asking=0,

@@ -138,6 +138,7 @@ def card_step(
     launches = config.layers * factors.card_launches * card.node
     more = (columns - 1) * config.layers * factors.card_column
     cpu, link = absent_rates(census, machine, card, holding.threads)
+    link *= factors.link_from_frames if min(holding.ram[: config.layers]) < config.experts else 1.0
     boxed = sum(held < config.experts for held in holding.slots[: config.layers])
     asking = boxed * factors.asking
     each = (dense + state + launches + more + asking) / config.layers
