@@ -159,6 +159,28 @@ def test_a_model_that_runs_out_of_memory_says_what_would_fit(with_cuda: pytest.M
         executor.GpuExecutor(network, torch.device("cuda"), context=4096)
 
 
+class Short:
+    """An executor whose card has room for chunks of so many tokens; it halves them as `GpuExecutor` does."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.context, self.piece, self.chunk = room, 100_000, 8192, 8192
+        self.read: list[int] = []
+
+    def prepare(self, prompts: tuple[int, ...]) -> None:
+        if prompts[0] > self.room:
+            self.chunk = max(512, self.chunk // 2)
+            raise MachineError("reading so many tokens at once does not fit")
+        self.read += prompts
+
+
+def test_a_chunk_that_is_too_long_for_the_card_does_not_end_the_start() -> None:
+    executor = Short(3000)
+    gpu_device.make_ready(executor)  # type: ignore[arg-type]
+    assert executor.read == [2048]
+    with pytest.raises(MachineError, match="does not fit"):
+        gpu_device.make_ready(Short(100))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("count", "environment", "told"),
     [

@@ -17,8 +17,8 @@ from .shares import PAGE, USUAL_CONTEXT, Short, prefix_budget, ram_limit, spread
 from .sizes import size_text
 
 RESERVE = 400 << 20  # bytes of a card left to the driver and a desktop
-FIXED = 880 << 20  # of a card for the context of the driver, kernels and captured graphs
-PER_TOKEN = 152 << 10  # of a card for the activations of one prompt token
+FIXED = 1100 << 20  # of a card for the context of the driver, kernels, captured graphs and what torch can't use
+PER_TOKEN = 160 << 10  # of a card for the activations of one prompt token: most while an attention layer begins
 HOST = 2500 << 20  # of main memory for the process, beside experts: torch, the driver's context, pinned buffers
 CHUNKS = (16384, 8192, 4096, 2048, 1024, 512)
 WHOLE_CHUNK = 4096  # the longest where nothing has to be streamed: longer ones gain little then

@@ -137,7 +137,7 @@ def gpu_executor(
         source.close()
     loaded = time.perf_counter()
     log.info("%.1f GB on %s in %.1f s; making its kernels ready", weights / 1e9, name, loaded - started)
-    executor.prepare(prompts=(executor.chunk,))
+    make_ready(executor)
     log.info("kernels ready in %.1f s", time.perf_counter() - loaded)
     return executor
 
@@ -164,8 +164,23 @@ def _planned(
     numbered = {device.index: device for device in devices}
     used = [numbered[card.index] for card in plan.cards]
     executor = boxed_executor(network, used, plan, progress=progress)
-    executor.prepare(prompts=(min(executor.piece, executor.context),))
+    make_ready(executor)
     return executor
+
+
+def make_ready(executor: GpuExecutor) -> None:
+    """Capture steps and read a first chunk of a prompt; a shorter one where memory lacks for what was planned.
+
+    Raises MachineError where it lacks for the shortest.
+    """
+    while True:
+        length = executor.chunk
+        try:
+            return executor.prepare(prompts=(min(executor.piece, length, executor.context),))
+        except MachineError as error:
+            if executor.chunk == length:
+                raise
+            log.warning("%s", error)
 
 
 def free_bytes(device: torch.device, vram: int | None) -> int:
