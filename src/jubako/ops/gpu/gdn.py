@@ -7,7 +7,8 @@ only, leaving their factors for the next step. So refusing columns costs nothing
 What a column needs that does not depend on the state is made for GROUP columns side by side, a warp each, and passed on
 through memory of the program's own. Then one column after the other, with sums over the state's rows
     o = Sᵀq after S ← e^g S + k uᵀ    as    e^g Sᵀq + (k·q) u    and    u = β (v − e^g Sᵀk)
-so that both sums come from one pass over the state.
+so that both sums come from one pass over the state. Products are contracted into them: one program serves any number
+of columns, so that a column's bits do not depend on it.
 """
 # mypy: allow-untyped-defs
 
@@ -21,7 +22,8 @@ import triton.language as tl
 
 from .activation import Quantised, codes_of, room_for
 from .columns import BASE, COUNT, FIRST, PARITY, PART_SLOT, PENDING, Columns
-from .launch import COLUMNS, without_overlap
+from .gdn_inputs import convolved, fetch_earlier, fetch_raw, fetch_taps, keep_raw, nothing_of
+from .launch import COLUMNS, overlapped, without_overlap
 from .state import GdnMemory
 from .target import release, target, wait
 
@@ -36,38 +38,14 @@ def _softplus(x):
 
 
 @triton.jit
-def _convolved(
-    qkv, stride, taps, conv, slot, base, first, column, live, channel, keep,
-    CHANNELS: tl.constexpr, KERNEL: tl.constexpr, RING: tl.constexpr,
-):  # fmt: skip
-    """silu of the causal convolution of channels [1, N] at columns [G, 1]. Earlier columns lie in the ring.
-
-    keep: whether the raw columns go into the ring.
-    """
-    acc = tl.zeros((column + channel).shape, tl.float32)
-    for tap in tl.static_range(KERNEL):
-        source = column - (KERNEL - 1 - tap)
-        near = live & (source >= 0) & (channel >= 0)
-        fresh = tl.load(qkv + (first + source) * stride + channel, mask=near, other=0.0).to(tl.float32)
-        position = base + source
-        row = (slot * RING + (position + RING) % RING) * CHANNELS
-        far = live & (source < 0) & (position >= 0) & (channel >= 0)
-        old = tl.load(conv + row + channel, mask=far, other=0.0)
-        weight = tl.load(taps + tap * CHANNELS + channel + column * 0)
-        acc = tl.fma(tl.where(source >= 0, fresh, old), weight, acc)
-        if tap == KERNEL - 1:
-            tl.store(conv + row + channel, fresh, mask=near & keep)
-    return acc * tl.sigmoid(acc)
-
-
-@triton.jit
 def _places(D: tl.constexpr):
     """Rows [16, 1, D/16, 1] and columns [1, D/8, 1, 8] of the state as programs hold it.
 
-    Lanes share the first axis, warps the second, so that sums over rows stay inside of a warp.
+    Lanes share the first axis, warps the second, so that sums over rows stay inside of a warp; rows of lanes side by
+    side follow each other.
     """
     high: tl.constexpr = D // 16
-    row = tl.arange(0, 16)[:, None, None, None] * high + tl.arange(0, high)[None, None, :, None]
+    row = tl.arange(0, 16)[:, None, None, None] + tl.arange(0, high)[None, None, :, None] * 16
     column = tl.arange(0, D // 8)[None, :, None, None] * 8 + tl.arange(0, 8)[None, None, None, :]
     return row, column
 
@@ -177,6 +155,17 @@ def _gdn_columns(
         state = _with_past(memory, past_k, past_u, past_decay, slot, head, key_head, i, v, old, pending,
                            KEY_HEADS, HEADS, D)  # fmt: skip
         rate, bias = tl.load(a + head), tl.load(dt_bias + head)
+        element = tl.arange(0, D)[None, :]
+        q_at = key_head * D + element
+        k_at = KEY_HEADS * D + q_at
+        v_at = (2 * KEY_HEADS + head) * D + element
+        several = tl.arange(0, GROUP)[:, None]
+        q_taps = fetch_taps(taps, q_at, several, CHANNELS, KERNEL)
+        k_taps = fetch_taps(taps, k_at, several, CHANNELS, KERNEL)
+        v_taps = fetch_taps(taps, v_at, several, CHANNELS, KERNEL)
+        q_old = fetch_earlier(conv, slot, base, q_at, several, several < count, CHANNELS, KERNEL, RING)
+        k_old = fetch_earlier(conv, slot, base, k_at, several, several < count, CHANNELS, KERNEL, RING)
+        v_old = fetch_earlier(conv, slot, base, v_at, several, several < count, CHANNELS, KERNEL, RING)
         wait(OVERLAP)  # nothing above was written by the launches before this one
 
         new = (slot * 2 + parity) * COLUMNS
@@ -184,17 +173,20 @@ def _gdn_columns(
         apart: tl.constexpr = HEADS * each_head  # from a column's memory to the next one's
         own += first * apart + head * each_head
         owns_keys = head < KEY_HEADS
-        element = tl.arange(0, D)[None, :]
         for start in range(0, count, GROUP):
             several = start + tl.arange(0, GROUP)[:, None]
             live = several < count
-            channel = key_head * D + element
-            qs = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live, channel, owns_keys,
-                            CHANNELS, KERNEL, RING)  # fmt: skip
-            ks = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live, KEY_HEADS * D + channel,
-                            owns_keys, CHANNELS, KERNEL, RING)  # fmt: skip
-            vs = _convolved(qkv, qkv_stride, taps, conv, slot, base, first, several, live,
-                            (2 * KEY_HEADS + head) * D + element, count > 0, CHANNELS, KERNEL, RING)  # fmt: skip
+            row = first + several
+            # all loads before the first store, which waits for one of them
+            open = tl.load(beta + row * beta_stride + head, mask=live, other=0.0).to(tl.float32)
+            step = tl.load(alpha + row * alpha_stride + head, mask=live, other=0.0).to(tl.float32)
+            q_raw = fetch_raw(qkv, qkv_stride, q_at, first, several, live, q_old, KERNEL)
+            k_raw = fetch_raw(qkv, qkv_stride, k_at, first, several, live, k_old, KERNEL)
+            v_raw = fetch_raw(qkv, qkv_stride, v_at, first, several, live, v_old, KERNEL)
+            qs = convolved(q_raw, q_taps, KERNEL)
+            ks = convolved(k_raw, k_taps, KERNEL)
+            vs = convolved(v_raw, v_taps, KERNEL)
+            q_old, k_old, v_old = nothing_of(q_old), nothing_of(k_old), nothing_of(v_old)
             qs = qs * (tl.rsqrt(tl.sum(qs * qs, 1) + l2_eps) * q_scale)[:, None]
             ks = ks * tl.rsqrt(tl.sum(ks * ks, 1) + l2_eps)[:, None]
             at = own + several * apart + element
@@ -202,15 +194,15 @@ def _gdn_columns(
             tl.store(at + D, ks, mask=live)
             tl.store(at + 2 * D, vs, mask=live)
             tl.store(past_k + ((new + several) * KEY_HEADS + head) * D + element, ks, mask=live & owns_keys)
-            row = first + several
-            open = tl.load(beta + row * beta_stride + head, mask=live, other=0.0).to(tl.float32)
-            step = tl.load(alpha + row * alpha_stride + head, mask=live, other=0.0).to(tl.float32)
             decay = tl.exp(rate * _softplus(step + bias))
             few = own + several * apart + 3 * D
             tl.store(few, tl.sum(ks * qs, 1, keep_dims=True), mask=live)
             tl.store(few + 1, tl.sigmoid(open), mask=live)
             tl.store(few + 2, decay, mask=live)
             tl.store(past_decay + (new + several) * HEADS + head, decay, mask=live)
+            keep_raw(conv, slot, base, q_at, several, live & owns_keys, q_raw[KERNEL - 1], CHANNELS, RING)
+            keep_raw(conv, slot, base, k_at, several, live & owns_keys, k_raw[KERNEL - 1], CHANNELS, RING)
+            keep_raw(conv, slot, base, v_at, several, live, v_raw[KERNEL - 1], CHANNELS, RING)
         tl.debug_barrier()
 
         lane = tl.arange(0, 16)[:, None, None, None] + v * 0  # all lanes have the sums; the first ones store them
@@ -271,7 +263,7 @@ def gdn_columns(
         KEY_HEADS=key_heads, HEADS=heads, D=dim, GROUP=WARPS, CHANNELS=qkv.shape[1],
         KERNEL=memory.conv.shape[1] - COLUMNS + 1, RING=memory.conv.shape[1], COLUMNS=COLUMNS,
         FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY,
-        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=WARPS, **to.options,
+        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=WARPS, **overlapped(qkv.device),
     )  # fmt: skip
     return out
 
