@@ -10,12 +10,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .integer import in_register, look_up, look_up_addends
+from .integer import in_register, look_up, look_up_addends, look_up_eight
 from .kinds import (
     addend_word,
     blocks_per_d,
     bytes_before,
     d_bytes,
+    has_short_table,
     has_table,
     has_width,
     in_tiles,
@@ -122,12 +123,6 @@ def upper_half(x):
 
 
 @triton.jit
-def signed(code, bits):
-    """Magnitudes 1 … 127 in the bytes of `code`, minus where the byte of `bits` is 1."""
-    return (code ^ (bits * 255)) + bits
-
-
-@triton.jit
 def unpack(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
     """Codes plus the type's bias as packed bytes int32 [8, rows, 4]: of weights 0-15 of each block, and 16-31."""
     return unpack_words(raw, tl.arange(0, 4)[None, None, :], TYPE, FORM)
@@ -157,6 +152,11 @@ def unpack_words(raw, i, TYPE: tl.constexpr, FORM: tl.constexpr):
         return first, second
     elif has_table(TYPE):
         return look_up(first, table_word(TYPE, 0), table_word(TYPE, 1), table_word(TYPE, 2), table_word(TYPE, 3), FORM)
+    elif has_short_table(TYPE):
+        magnitude = tl.where(i < 2, low, high) >> (2 * (i & 1))
+        sign = (bit << tl.maximum(2 - i, 0)) >> tl.maximum(i - 2, 0)
+        codes = (magnitude & 0x33333333) | (sign & 0x44444444)
+        return look_up_eight(codes, table_word(TYPE, 0), table_word(TYPE, 1), FORM)
     else:
         a = (bit >> i) & 0x01010101
         b = (bit >> (i + 4)) & 0x01010101
@@ -168,10 +168,6 @@ def unpack_words(raw, i, TYPE: tl.constexpr, FORM: tl.constexpr):
             return e, f
         elif is_(TYPE, "Q3_K"):
             return e + a * 4, f + b * 4
-        elif is_(TYPE, "IQ2_XXS", "IQ2_XS", "IQ2_S"):  # magnitudes 8, 25, 43
-            e = e * 17 + ((e >> 1) & 0x01010101) + 0x08080808
-            f = f * 17 + ((f >> 1) & 0x01010101) + 0x08080808
-            return signed(e, a), signed(f, b)
         elif is_(TYPE, "IQ1_S", "IQ1_M"):  # 8·grid ± 1
             g = 1 - ((sub >> (6 + i // 2)) & 1)
             h = 1 - ((sub >> (8 + i // 2)) & 1)

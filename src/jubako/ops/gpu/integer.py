@@ -100,6 +100,24 @@ def look_up(codes, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.
 
 
 @triton.constexpr_function
+def look_up_eight_asm(t0: int, t1: int) -> str:
+    """Eight codes below 8, in nibbles, to eight bytes of a table of 8."""
+    tables = f"{t0 & 0xFFFFFFFF}, {t1 & 0xFFFFFFFF}"
+    return f"{{.reg .b32 s; shr.b32 s, $2, 16; prmt.b32 $0, {tables}, $2; prmt.b32 $1, {tables}, s;}}"
+
+
+@triton.jit
+def look_up_eight(codes, T0: tl.constexpr, T1: tl.constexpr, FORM: tl.constexpr):
+    """`look_up` in a table of 8: bit 3 of each nibble is 0."""
+    if FORM == 1 or FORM == 4:
+        return tl.inline_asm_elementwise(
+            look_up_eight_asm(T0, T1), "=&r,=r,r", [codes], dtype=(tl.int32, tl.int32), is_pure=True, pack=1
+        )
+    else:
+        return look_up(codes, T0, T1, T0, T1, FORM)
+
+
+@triton.constexpr_function
 def addends_asm(t1: int, t3: int) -> str:
     return (
         "{.reg .b32 s, n; xor.b32 n, $4, 0x88888888;"

@@ -18,7 +18,8 @@ NO_MINIMUM, BLOCK_MINIMUM, GROUP_MINIMUM = 0, 1, 2
 
 @dataclass(frozen=True)
 class Kind:
-    """code = stored − bias; table: the sixteen values of a look-up; minimum and scales as in csrc/kernels/units.h."""
+    """code = stored − bias; table: the sixteen values of a look-up in codes of four bits, or the eight in those of two
+    and a sign; minimum and scales as in csrc/kernels/units.h."""
 
     scales: int = BLOCK
     minimum: int = NO_MINIMUM
@@ -41,9 +42,9 @@ _KINDS = {
     "Q4_K": Kind(minimum=BLOCK_MINIMUM),
     "Q5_K": Kind(minimum=BLOCK_MINIMUM),
     "Q6_K": Kind(scales=GROUP, bias=32),
-    "IQ2_XXS": Kind(),
-    "IQ2_XS": Kind(scales=GROUP),
-    "IQ2_S": Kind(scales=GROUP),
+    "IQ2_XXS": Kind(table=_signed(8, 25, 43, 0)),
+    "IQ2_XS": Kind(scales=GROUP, table=_signed(8, 25, 43, 0)),
+    "IQ2_S": Kind(scales=GROUP, table=_signed(8, 25, 43, 0)),
     "IQ3_XXS": Kind(table=_signed(4, 12, 20, 28, 36, 44, 52, 62)),
     "IQ3_S": Kind(table=_signed(1, 3, 5, 7, 9, 11, 13, 15)),
     "IQ1_S": Kind(bias=9),
@@ -86,17 +87,19 @@ def _words(values: tuple[int, ...]) -> tuple[int, ...]:
 def _addends(table: tuple[int, ...]) -> tuple[int, ...]:
     """Tables of eight for `integer.look_up_addends`: entry k is the sum of A[k] and the sign of B[k] (0 or −1), entry
     k + 8 that of B[k] and the sign of A[k]."""
+    if len(table) != 16:
+        return ()
     low, high = table[:8], table[8:]
     first = tuple(a + (b < 0) for a, b in zip(low, high, strict=True))
     second = tuple(b + (a < 0) for a, b in zip(low, high, strict=True))
     pairs = zip((*first, *second), table, strict=True)
     assert all((sum_ < 0) == (value < 0) and sum_ < 128 for sum_, value in pairs)
-    return (*first, *second)
+    return _words((*first, *second))
 
 
 # Tables reach the functions below as defaults: what kernels see of globals is compared at every launch.
 _FIELDS = {
-    BY_NAME[name].id: _Fields(name, kind, LAYOUTS[name], _words(kind.table), _words(_addends(kind.table)))
+    BY_NAME[name].id: _Fields(name, kind, LAYOUTS[name], _words(kind.table), _addends(kind.table))
     for name, kind in _KINDS.items()
 }
 _FIELDS[TILED.id] = _Fields(TILED.name, Kind(), LAYOUTS["Q8_0"], (), ())
@@ -143,7 +146,14 @@ def wants_sums(number: int, fields: dict[int, _Fields] = _FIELDS) -> bool:
 
 @triton.constexpr_function
 def has_table(number: int, fields: dict[int, _Fields] = _FIELDS) -> bool:
-    return fields[number].kind.table != ()
+    """Whether codes of four bits are looked up in a table of sixteen."""
+    return len(fields[number].kind.table) == 16
+
+
+@triton.constexpr_function
+def has_short_table(number: int, fields: dict[int, _Fields] = _FIELDS) -> bool:
+    """Whether codes of two bits and a sign are looked up in a table of eight."""
+    return len(fields[number].kind.table) == 8
 
 
 @triton.constexpr_function

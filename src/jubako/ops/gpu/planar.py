@@ -5,8 +5,10 @@ A matrix of `rows` rows of `blocks` blocks of 32 is cut into planes, one after t
     codes of 8 bits   two planes of 16 bytes: weights 0-15 and 16-31 of each block
     codes of 4 bits   16 bytes: byte i holds weights i and i+16, or for look-ups 32-bit word i holds as nibbles weights
                       4i … 4i+3, then 16+4i … 16+4i+3
-    codes of 2 bits   8 bytes: byte b of 32-bit word h holds at bits 2i weight 16h + 4i + b
-    codes of 1 bit    4 bytes: byte b holds at bit 4h + i weight 16h + 4i + b
+    codes of 2 bits   8 bytes: byte b of 32-bit word h holds at bits 2i weight 16h + 4i + b, or for look-ups word h
+                      holds at bits 2k of its nibbles what word 2h + k of four bits holds in its own
+    codes of 1 bit    4 bytes: byte b holds at bit 4h + i weight 16h + 4i + b, or for look-ups bit i of each nibble is
+                      of the same nibble of word i of four bits
     sub               sub-scales, a whole number of bytes per block
     d                 scales, [rows, blocks / every, bytes]
 
@@ -36,7 +38,7 @@ class Layout:
     sub: int
     d: int
     every: int
-    words: bool = False  # four-bit codes in the order for look-ups
+    words: bool = False  # codes in the order for look-ups
     number: int = 0  # bytes of a plain number; nothing else counts then
 
     def row_bytes(self, columns: int) -> int:
@@ -65,9 +67,9 @@ LAYOUTS: dict[str, Layout] = {
     "Q4_K": Layout((4,), 2, 4, 8),
     "Q5_K": Layout((4, 1), 2, 4, 8),
     "Q6_K": Layout((4, 2), 2, 2, 8),
-    "IQ2_XXS": Layout((2, 1), 1, 2, 8),
-    "IQ2_XS": Layout((2, 1), 2, 2, 8),
-    "IQ2_S": Layout((2, 1), 2, 2, 8),
+    "IQ2_XXS": Layout((2, 1), 1, 2, 8, words=True),
+    "IQ2_XS": Layout((2, 1), 2, 2, 8, words=True),
+    "IQ2_S": Layout((2, 1), 2, 2, 8, words=True),
     "IQ3_XXS": Layout((4,), 1, 2, 8, words=True),
     "IQ3_S": Layout((4,), 1, 2, 8, words=True),
     "IQ1_S": Layout((2,), 2, 2, 8),
@@ -142,10 +144,15 @@ def _pieces(matrices: int, rows: int, columns: int) -> Iterator[tuple[int, int, 
 
 def _packed(codes: torch.Tensor, width: int, words: bool) -> torch.Tensor:
     """Codes [n, 32] of 4, 2 or 1 bits to bytes."""
-    if width == 4 and words:
+    if words:
         nibbles = codes.view(-1, 2, 4, 2, 2)  # half, word, byte of the half word, nibble
         pairs = nibbles[..., 0] | nibbles[..., 1] << 4
-        return pairs.transpose(1, 2).reshape(-1, 16)
+        each = pairs.transpose(1, 2).reshape(-1, 4, 4)  # word, byte
+        if width == 4:
+            return each.reshape(-1, 16)
+        if width == 2:
+            return (each[:, 0::2] | each[:, 1::2] << 2).reshape(-1, 8)
+        return each[:, 0] | each[:, 1] << 1 | each[:, 2] << 2 | each[:, 3] << 3
     if width == 4:
         return codes[:, :16] | codes[:, 16:] << 4
     quads = codes.view(-1, 2, 4, 4)  # half, i, byte

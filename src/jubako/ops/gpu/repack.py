@@ -146,7 +146,7 @@ def repack_tile(
 ):  # fmt: skip
     """COUNT blocks of a matrix. blocks: of 32 weights in all; EACH: of them in a stored block of BYTES bytes.
 
-    W0, W1: bits of the planes of codes; WORDS: four-bit codes for look-ups; SUB, D: bytes of sub-scales a block and of
+    W0, W1: bits of the planes of codes; WORDS: in the order for look-ups; SUB, D: bytes of sub-scales a block and of
     scales every EVERY blocks.
     """
     b = tile * COUNT + tl.arange(0, COUNT)
@@ -170,12 +170,16 @@ def repack_tile(
         else:
             tl.store(words, (a & 0x0F0F0F0F) | ((c & 0x0F0F0F0F) << 4), mask=live)
     else:
+        tl.static_assert(WORDS)
+        both = packed(a) | (packed(c) << 16)
+        two = (both & 0x33333333) << (2 * (i % 2))[None, :]
         words = to.to(tl.pointer_type(tl.int32))
-        tl.store(words, tl.sum((a & 0x03030303) << (2 * i)[None, :], 1), mask=there)
-        tl.store(words + 1, tl.sum((c & 0x03030303) << (2 * i)[None, :], 1), mask=there)
+        tl.store(words, tl.sum(tl.where(i < 2, two, 0), 1), mask=there)
+        tl.store(words + 1, tl.sum(tl.where(i < 2, 0, two), 1), mask=there)
     end = out + plane * (W0 * 4)
     if W1 == 1:
-        bits = (((a >> W0) & 0x01010101) << i[None, :]) | (((c >> W0) & 0x01010101) << (4 + i)[None, :])
+        tl.static_assert(WORDS and W0 == 2)
+        bits = ((both >> 2) & 0x11111111) << i[None, :]
         tl.store((end + b.to(tl.int64) * 4).to(tl.pointer_type(tl.int32)), tl.sum(bits, 1), mask=there)
         end += plane * 4
     if SUB > 0:
