@@ -43,14 +43,14 @@ from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.away import Away, Mailbox
 from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.embed import decode
-from jubako.ops.gpu.experts import Beside, Experts, Parts, Routed, add_up, parts_of
+from jubako.ops.gpu.experts import Beside, Experts, Routed, add_up, parts_of
 from jubako.ops.gpu.far_table import FarTable
 from jubako.ops.gpu.foresight import foresee
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.link import fetch_ahead, link_of
 from jubako.ops.gpu.matrix import Matrix, has_tensor_cores
-from jubako.ops.gpu.peer_exchange import Block, Boxes, Product, exchange, made, room_of
+from jubako.ops.gpu.peer_exchange import Boxes, Mixture, Product, exchange, made
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
@@ -198,13 +198,9 @@ def exchanged(tokens: int) -> None:
     """What two cards that share a layer launch between its blocks."""
     inbox, outbox = (torch.zeros(2, 16, HIDDEN, dtype=torch.int64) for _ in range(2))
     boxes = Boxes(inbox, outbox, torch.zeros(1, dtype=torch.int32))
-    streams, inject = torch.zeros(tokens, STREAMS, HIDDEN), torch.zeros(tokens, STREAMS)
-    parts = Parts(torch.zeros(tokens * (CHOSEN + 1), HIDDEN), routed(tokens))
-    product = Product(matrix("Q8_0", HIDDEN, 3072), room_for(tokens, 3072, True, streams.device))
-    for part in (product, parts):
-        for following in (mix(), None):
-            block = Block(part, streams, inject, following, True)
-            exchange(block, *made(part, boxes.outbox_of(0)), boxes, 0, room_of(block))
+    product = Product(matrix("Q8_0", HIDDEN, 3072), room_for(tokens, 3072, True, inbox.device))
+    for part in (product, Mixture(layer(), room_for(tokens, HIDDEN, False, inbox.device), routed(tokens))):
+        exchange(*made(part, boxes.outbox_of(0)), boxes, 0)
 
 
 def families() -> dict[str, Callable[[], Any]]:
@@ -221,7 +217,7 @@ def families() -> dict[str, Callable[[], Any]]:
         "product and mix, 4 columns": lambda: added(4),
         "product and mix, 16 columns": lambda: added(16),
         "experts' sum": lambda: add_up(
-            parts_of(layer(), room_for(1, HIDDEN, False, cpu), routed(1)), torch.zeros(1, HIDDEN)
+            parts_of(layer(down="F16"), room_for(1, HIDDEN, False, cpu), routed(1)), torch.zeros(1, HIDDEN)
         ),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "rows from the disk": far_rows,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 from block_rows import rows_of
-from gpu_weights import activations, both
+from gpu_weights import activations, both, slots
 from measure.networks import narrow
 from sizes import config
 
@@ -22,13 +21,11 @@ from jubako.errors import MachineError
 from jubako.files import open_model
 from jubako.measure.synth import synth
 from jubako.measure.tensor_plan import BlockTypes
-from jubako.ops.gpu.combine import Pending, prepared
-from jubako.ops.gpu.experts import Parts, Routed, add_up
+from jubako.ops.gpu.experts import Experts, Routed
 from jubako.ops.gpu.launch import COLUMNS
-from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.peer import Passage, copy_kernel
-from jubako.ops.gpu.peer_exchange import Block, Boxes, Exchange, Product, exchange, made, room_of
+from jubako.ops.gpu.peer_exchange import Block, Boxes, Exchange, Mixture, Product, added, exchange, made
 from jubako.ops.gpu.peer_pool import CardsPool
 from jubako.ops.gpu.peer_shard import shard
 from jubako.ops.gpu.peer_word import SITES
@@ -127,11 +124,15 @@ def test_a_launch_copies_all_and_no_more(device: torch.device) -> None:
 # Exchanges
 
 
-def expert_parts(device: torch.device, tokens: int, hidden: int, seed: int) -> Parts:
+def mixture(device: torch.device, tokens: int, hidden: int, kind: str, seed: int) -> Mixture:
+    """Two of three experts, and the shared one."""
+    routed, shared = (slots("Q4_0", kind, count, 64, hidden, device, seed=seed)[0] for count in (3, 1))
     generator = torch.Generator().manual_seed(seed)
-    outputs = torch.randn(tokens * 3 + tokens, hidden, generator=generator).to(device)
-    weights, share = torch.rand(tokens, 3, generator=generator).to(device), torch.randn(tokens, generator=generator)
-    return Parts(outputs, Routed(torch.zeros(tokens, 3, dtype=torch.int32, device=device), weights, share.to(device)))
+    weights, share = torch.rand(tokens, 2, generator=generator).to(device), torch.randn(tokens, generator=generator)
+    ids = torch.tensor([[2, 0], [0, 1]], dtype=torch.int32, device=device)
+    x = torch.from_numpy(activations(tokens, hidden, seed)).to(device)
+    layer = Experts((both("F32", 4, hidden, device)[0],), routed, shared)
+    return Mixture(layer, x, Routed(ids, weights, share.to(device)))
 
 
 def product(device: torch.device, tokens: int, rows: int, name: str, seed: int) -> Product:
@@ -141,49 +142,29 @@ def product(device: torch.device, tokens: int, rows: int, name: str, seed: int) 
     return Product(tiled, torch.from_numpy(activations(tokens, 256, seed)).to(device))
 
 
-def side_of(block: Block, boxes: Boxes, site: int, room: Any) -> None:
-    """A card's part of an exchange, which looks but twice for the other's."""
-    exchange(block, *made(block.part, boxes.outbox_of(site)), boxes, site, room, patience=2)
-
-
-@pytest.mark.parametrize("kind", ["numbers", "experts", "Q8_0", "Q4_K"])
-@pytest.mark.parametrize("mixes", [False, True])
-def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str, mixes: bool) -> None:
+@pytest.mark.parametrize("kind", ["experts of Q4_0", "experts of F16", "Q8_0", "Q4_K"])
+def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str) -> None:
     """By words: one card's go into the other's inbox first, as nobody runs beside the interpreter."""
-    tokens, hidden = 2, 512
+    tokens, hidden = 2, 256
     parts: list[Any]
-    if kind in ("Q8_0", "Q4_K"):
-        parts = [product(device, tokens, hidden, kind, seed) for seed in range(2)]
-        total = linear(parts[0].weight, parts[0].x) + linear(parts[1].weight, parts[1].x)
-    elif kind == "numbers":
-        parts = [torch.randn(tokens, hidden, generator=torch.Generator().manual_seed(s)).to(device) for s in range(2)]
-        total = parts[0] + parts[1]
+    if kind.startswith("experts of "):
+        parts = [mixture(device, tokens, hidden, kind.split()[-1], seed) for seed in range(2)]
     else:
-        parts = [expert_parts(device, tokens, hidden, seed) for seed in range(2)]
-        first, second = (add_up(part, torch.empty(tokens, hidden, device=device)) for part in parts)
-        total = first + second
-    streams, inject = torch.randn(tokens, 4, hidden, device=device), torch.rand(tokens, 4, device=device)
-    mix: Any = SimpleNamespace(norm=torch.randn(4 * hidden, device=device)) if mixes else None
-    want = streams.clone()
-    wide = prepared(want, mix.norm, Pending(inject, total)) if mixes else None
+        parts = [product(device, tokens, hidden, kind, seed) for seed in range(2)]
+    total = added(parts[0], hidden) + added(parts[1], hidden)
     inboxes = [torch.zeros(2, COLUMNS, hidden, dtype=torch.int64, device=device) for _ in range(2)]
     passes = torch.full((1,), 5, dtype=torch.int32, device=device)
     sides = [Boxes(inboxes[card], inboxes[1 - card], passes) for card in range(2)]
-    blocks = [Block(part, streams.clone(), inject, mix, True) for part in parts]
-    rooms: list[Any] = [room_of(block) for block in blocks]
+
+    def side_of(card: int, site: int) -> torch.Tensor:
+        part, sent = made(parts[card], sides[card].outbox_of(site))
+        assert sent == (kind in ("experts of Q4_0", "Q8_0"))
+        exchange(part, sent, sides[card], site, patience=2)
+        return part
+
     for site in (6, 7):
-        side_of(Block(parts[0], streams.clone(), inject, mix, True), sides[0], site, rooms[0])
-        lost = rooms[0].squares if mixes else rooms[0]
-        assert torch.isnan(lost).all(), "nothing had come yet"
-        blocks = [Block(part, streams.clone(), inject, mix, True) for part in parts]
-        for card in (1, 0):
-            side_of(blocks[card], sides[card], site, rooms[card])
-            if wide is None:
-                assert torch.equal(rooms[card], total)
-            else:
-                assert torch.equal(blocks[card].streams, want)
-                assert torch.equal(rooms[card].squares, wide.squares)
-                assert torch.equal(rooms[card].streams.plain(), wide.streams.plain())
+        assert torch.isnan(side_of(0, site)).all(), "nothing had come yet"
+        assert torch.equal(side_of(1, site), total) and torch.equal(side_of(0, site), total)
     assert set((inboxes[0][:, :tokens] & 0xFFFFFFFF).view(-1).tolist()) == {5 * SITES + 6, 5 * SITES + 7}
 
 
@@ -193,12 +174,13 @@ def test_without_peer_access_parts_are_copied_and_added(device: torch.device) ->
     assert not between.words
     on = (nullcontext, nullcontext)
     between.begin(on)
-    parts = [torch.full((3, 256), number, device=device) for number in (1.0, 2.0)]
+    parts = [product(device, 3, 256, "Q4_K", seed) for seed in range(2)]
     streams = [torch.zeros(3, 4, 256, device=device) for _ in parts]
     inject = torch.full((3, 4), 0.5, device=device)
     blocks = [Block(part, sums, inject, None, True) for part, sums in zip(parts, streams, strict=True)]
     assert between.mixed(blocks, on) == [None, None]
-    assert all(sums.eq(1.5).all() for sums in streams)
+    want = 0.5 * (added(parts[0], 256) + added(parts[1], 256))
+    assert all(torch.equal(sums, want[:, None].expand(3, 4, 256)) for sums in streams)
 
 
 # Halves

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from ...arch.network import Network
-from ...ops.gpu import experts, route
+from ...ops.gpu import route
 from ...ops.gpu.columns import Columns
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.ops import GpuOps, on_device
 from ...ops.gpu.peer import Passage
-from ...ops.gpu.peer_exchange import Block, Exchange, OnCard, Product
+from ...ops.gpu.peer_exchange import Block, Exchange, Mixture, OnCard, Product
 from ...ops.gpu.peer_shard import shard
 from ...ops.gpu.state import GdnMemory
 from ...ops.gpu.target import target
@@ -54,7 +54,7 @@ def halves(
         routed = route.route_experts(layer.experts, x, ops.config.experts_used)
         follower = layers[index + 1] if index + 1 < len(layers) else None
         mix = head_mix if follower is None else None if follower.ngram is not None else follower.hc_attn
-        mixed = yield Block(experts.parts_of(layer.experts, x, routed), streams, inject, mix, True)
+        mixed = yield Block(Mixture(layer.experts, x, routed), streams, inject, mix, True)
 
 
 class Twins:

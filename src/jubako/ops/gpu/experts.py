@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .activation import Quantised, quantize
 from .away import Away, collect, ring
+from .expert_down import adds_up, sum_down
 from .expert_step import Cut, down, gate_up, usual_cut
 from .hyper_prompt import PromptParts, settle
 from .integer import fma
@@ -20,6 +21,7 @@ from .linear import Input, prompt_of, store_rows
 from .link import fetch
 from .mathfun import sigmoid
 from .matrix import Matrix
+from .peer_word import Outbox
 from .slots import Slots
 from .target import release, target, wait
 
@@ -113,9 +115,17 @@ class Beside:
 
 
 def parts_of(
-    layer: Experts, x: Input, routed: Routed, cut: Cut | None = None, beside: Beside | None = None
-) -> Parts | PromptParts:
-    """The output of every chosen expert for every token of x [T, H], and of the shared one."""
+    layer: Experts,
+    x: Input,
+    routed: Routed,
+    cut: Cut | None = None,
+    beside: Beside | None = None,
+    outbox: Outbox | None = None,
+) -> torch.Tensor | Parts | PromptParts:
+    """The output of every chosen expert for every token of x [T, H], and of the shared one; or their sum [T, H].
+
+    outbox: of another card, to which a sum is sent.
+    """
     away = layer.away
     if len(routed.ids) > COLUMNS and target(routed.ids.device).dot:
         from .expert_prompt import parts_of_prompt
@@ -123,6 +133,8 @@ def parts_of(
         return parts_of_prompt(layer, prompt_of(x), routed)
     cut = cut or usual_cut(len(routed.ids))
     read = x if isinstance(x, Quantised) and not x.fine else coarse(x)
+    if away is None and len(routed.ids) <= COLUMNS and adds_up(layer):
+        return sum_down(layer, gate_up(layer, read, routed, cut), routed, outbox)
     if away is None:
         return Parts(down(layer, gate_up(layer, read, routed, cut), routed, cut), routed)
     if len(routed.ids) > COLUMNS:
@@ -175,6 +187,8 @@ def add_up(parts: Parts | PromptParts, out: torch.Tensor, inject: torch.Tensor |
 def experts(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -> torch.Tensor:
     """The chosen experts' weighted sum by rank, then the shared expert's gated output: [T, H]."""
     parts = parts_of(layer, x, routed, cut)
+    if isinstance(parts, torch.Tensor):
+        return parts
     return add_up(parts, torch.empty(len(routed.ids), layer.routed.shape.hidden, device=parts.outputs.device))
 
 
@@ -187,7 +201,13 @@ def experts_combine(
     beside: Beside | None = None,
 ) -> None:
     """Add the experts' output to streams [T, S, H], in place, weighted by inject [T, S]."""
-    add_up(parts_of(layer, x, routed, beside=beside), streams, inject)
+    parts = parts_of(layer, x, routed, beside=beside)
+    if isinstance(parts, torch.Tensor):
+        from .combine import hyper_combine
+
+        hyper_combine(streams, inject, parts)
+    else:
+        add_up(parts, streams, inject)
 
 
 def coarse(x: Input) -> Quantised:

@@ -1,8 +1,8 @@
 """`Exchange`: two cards add up what each has of a block's output, and both get the same sum.
 
-A step's columns: numbers cross the link as words (`peer_word`), a product's from the launch that makes it. Two inboxes
-in turn: who sends into one again has received what the other card sent after it had read it. A prompt's tokens are
-copied.
+A step's columns: numbers cross the link as words (`peer_word`), from the launch that makes them where that can send
+them. Two inboxes in turn: who sends into one again has received what the other card sent after it had read it. A
+prompt's tokens are copied.
 """
 # mypy: allow-untyped-defs
 
@@ -17,12 +17,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .activation import room_for, store_blocks
-from .combine import Pending, Wide, hyper_combine
-from .experts import Parts, add_up, weighted_sum
-from .hyper import HyperMix, hyper_mix, mix_step
-from .hyper_prompt import PromptParts
-from .integer import fma
+from .combine import Pending, hyper_combine
+from .expert_down import adds_up
+from .experts import Experts, Routed, add_up, parts_of
+from .hyper import HyperMix, hyper_mix
 from .launch import COLUMNS
 from .linear import Input, in_tiles, launch, linear, quantised
 from .matrix import Matrix
@@ -30,84 +28,36 @@ from .peer import Passage
 from .peer_word import SITES, Outbox, exchange_number, word_of
 from .target import release, target, wait
 
-PIECE, COUNT, WARPS = 256, 8, 2  # numbers of a program, or blocks of 32, and its warps
+PIECE, WARPS = 256, 2  # numbers of a program, and its warps
 PATIENCE = 1 << 22  # looks into the inbox before a card gives up: seconds
 OnCard = Callable[[], AbstractContextManager[Any]]
 
 
-@triton.jit
-def exchanged(
-    own, weights, share, inbox, outbox, number, site, most, token, tokens, hidden, h, sends,
-    CHOSEN: tl.constexpr, SENT: tl.constexpr, PATIENCE: tl.constexpr, FORM: tl.constexpr,
-):  # fmt: skip
-    """Elements h of a token's part here, own [T, hidden] or experts' parts if CHOSEN, plus the other card's.
-
-    inbox, outbox int64 [2, most]: here, and the other card's, into which the part goes if `sends` and it is not SENT
-    yet. number: of the exchange. What never comes is not a number.
-    """
-    if CHOSEN > 0:
-        y = weighted_sum(own, weights, share, token, tokens, hidden, h, CHOSEN, FORM)
-    else:
-        y = tl.load(own + token * hidden + h)
-    at = (site % 2) * most + token * hidden + h
-    if not SENT:
-        if sends:
-            tl.store(outbox + at, word_of(y, number))
-    come = tl.load(inbox + at, volatile=True)
-    looks = 0
-    while (looks < PATIENCE) & (tl.max((come.to(tl.int32) != number).to(tl.int32)) > 0):
-        come = tl.load(inbox + at, volatile=True)
-        looks += 1
-    theirs = (come >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    return y + tl.where(come.to(tl.int32) == number, theirs, float("nan"))
-
-
 @triton.jit(do_not_specialize=["site"])
 def sum_kernel(
-    own, weights, share, inbox, outbox, passes, site, most, out, hidden,
-    CHOSEN: tl.constexpr, SENT: tl.constexpr, PIECE: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    part, inbox, outbox, passes, site, most, hidden,
+    SENT: tl.constexpr, PIECE: tl.constexpr, SITES: tl.constexpr, PATIENCE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (piece, t): the sum to out [T, hidden]."""
+    """Program (piece, t): add the other card's part to this one's, part [T, hidden].
+
+    inbox, outbox int64 [2, most]: here, and the other card's, into which the part goes if it is not SENT yet. What
+    never comes is not a number.
+    """
     release(OVERLAP)
     number = exchange_number(passes, site, SITES)
+    at = tl.program_id(1) * hidden + tl.program_id(0) * PIECE + tl.arange(0, PIECE)
     wait(OVERLAP)
-    token = tl.program_id(1)
-    h = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
-    y = exchanged(
-        own, weights, share, inbox, outbox, number, site, most, token, tl.num_programs(1), hidden, h, True, CHOSEN,
-        SENT, PATIENCE, FORM,
-    )  # fmt: skip
-    tl.store(out + token * hidden + h, y)
-
-
-@triton.jit(do_not_specialize=["site"])
-def wide_kernel(
-    own, weights, share, inbox, outbox, passes, site, most, streams, inject, gamma, q, d, s, numbers, squares, blocks,
-    hidden,
-    STREAMS: tl.constexpr, COUNT: tl.constexpr, CHOSEN: tl.constexpr, SENT: tl.constexpr, SITES: tl.constexpr,
-    PATIENCE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Program (g, t): COUNT blocks of a stream, to which the sum is added by inject [T, S]; then as `combine.Wide`."""
-    release(OVERLAP)
-    first = tl.program_id(0) * COUNT
-    token = tl.program_id(1)
-    k = (first + tl.arange(0, COUNT))[:, None] * 32 + tl.arange(0, 32)[None, :]
-    factor = tl.load(gamma + k)
-    number = exchange_number(passes, site, SITES)
-    stream = first * 32 // hidden
-    at = streams + token * STREAMS * hidden + k
-    wait(OVERLAP)
-    x = tl.load(at)  # on their way while the other card's part is
-    strength = tl.load(inject + token * STREAMS + stream)
-    y = exchanged(
-        own, weights, share, inbox, outbox, number, site, most, token, tl.num_programs(1), hidden,
-        k - stream * hidden, stream == 0, CHOSEN, SENT, PATIENCE, FORM,
-    )  # fmt: skip
-    x = fma(strength + y * 0.0, y, x, FORM)
-    tl.store(at, x)
-    store_blocks(x * factor, token, first, blocks, q, d, s, numbers, COUNT, True)
-    tl.store(squares + token * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.sum(x * x, axis=1), axis=0))
+    y = tl.load(part + at)
+    box = (site % 2) * most
+    if not SENT:
+        tl.store(outbox + box + at, word_of(y, number))
+    come = tl.load(inbox + box + at, volatile=True)
+    looks = 0
+    while (looks < PATIENCE) & (tl.max((come.to(tl.int32) != number).to(tl.int32)) > 0):
+        come = tl.load(inbox + box + at, volatile=True)
+        looks += 1
+    theirs = (come >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    tl.store(part + at, y + tl.where(come.to(tl.int32) == number, theirs, float("nan")))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,14 +69,23 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """The sum of the experts that x [T, H] is routed to, still to be made."""
+
+    layer: Experts
+    x: Input
+    routed: Routed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """What one card has of a block's output: [T, H], how it is made, or experts' parts; and what becomes of the sum.
+    """How one card's part [T, H] of a block's output is made, and what becomes of the sum.
 
     It is added to streams [T, S, H] by inject [T, S], in place. mix: whose input they are then, None where nobody's
     yet; fine: see `hyper.hyper_mix`.
     """
 
-    part: torch.Tensor | Product | Parts | PromptParts
+    part: Product | Mixture
     streams: torch.Tensor
     inject: torch.Tensor
     mix: HyperMix | None
@@ -159,20 +118,18 @@ class Exchange:
         """Add up what both cards have, on each; then what `hyper_mix` gives of the streams, or None."""
         if not self.words or len(blocks[0].streams) > COLUMNS:
             return self._by_copies(blocks, on)
-        rooms, parts = [], []
+        parts, results = [], []
         for card in range(2):
-            with on[card]():  # nothing is allocated while one card waits for the other
-                rooms.append(room_of(blocks[card]))
+            with on[card]():
                 parts.append(made(blocks[card].part, self._boxes[card].outbox_of(self._site)))
         for card in range(2):
-            with on[card]():
-                exchange(blocks[card], *parts[card], self._boxes[card], self._site, rooms[card])
+            with on[card]():  # nothing is allocated while one card waits for the other
+                exchange(*parts[card], self._boxes[card], self._site)
         self._site += 1
         assert self._site < SITES
-        results = []
         for card in range(2):
             with on[card]():
-                results.append(_finish(blocks[card], rooms[card]))
+                results.append(combined(blocks[card], parts[card][0]))
         return results
 
     def _by_copies(self, blocks: Sequence[Block], on: Sequence[OnCard]) -> list[Any]:
@@ -180,25 +137,14 @@ class Exchange:
         results: list[Any] = []
         for card in range(2):
             with on[card]():
-                part = blocks[card].part
-                if isinstance(part, Product):
-                    part = linear(part.weight, part.x)
-                if not isinstance(part, torch.Tensor):
-                    out = torch.empty(len(blocks[card].streams), self.hidden, device=blocks[card].streams.device)
-                    part = add_up(part, out)
-                whole.append(part)
+                whole.append(added(blocks[card].part, self.hidden))
         self._meet(on)
         with on[0](), on[1]():  # a copy is in the order of both cards' current streams
             sent = [passage.send(part) for passage, part in zip(self.passages, whole, strict=True)]
         self._meet(on)
         for card in range(2):
             with on[card]():
-                block, total = blocks[card], sent[1 - card].add_(whole[card])
-                if block.mix is None:
-                    hyper_combine(block.streams, block.inject, total)
-                    results.append(None)
-                else:
-                    results.append(hyper_mix(block.streams, block.mix, block.fine, Pending(block.inject, total)))
+                results.append(combined(blocks[card], sent[1 - card].add_(whole[card])))
         self._meet(on)
         return results
 
@@ -229,23 +175,10 @@ class Boxes:
         return Outbox(self.outbox, self.passes, site, self.outbox[0].numel())
 
 
-def room_of(block: Block) -> Wide | torch.Tensor:
-    """Where a step's sum goes: the streams made `Wide`, or [T, H]."""
-    tokens, count, hidden = block.streams.shape
-    device = block.streams.device
-    if block.mix is None:
-        return torch.empty(tokens, hidden, device=device)
-    squares = torch.empty(tokens, count * hidden // (32 * COUNT), device=device)
-    return Wide(room_for(tokens, count * hidden, True, device), squares)
-
-
-Part = torch.Tensor | Parts | PromptParts
-
-
-def made(part: Part | Product, outbox: Outbox) -> tuple[Part, bool]:
-    """A part, and whether it has gone to the other card already: a product does, if it can be told to."""
-    if not isinstance(part, Product):
-        return part, False
+def made(part: Product | Mixture, outbox: Outbox) -> tuple[torch.Tensor, bool]:
+    """A step's part [T, H], and whether it has gone to the other card already."""
+    if isinstance(part, Mixture):
+        return added(part, outbox.box.shape[2], outbox), adds_up(part.layer)
     x = quantised(part.x)
     sent = in_tiles(part.weight, x)
     out = torch.empty(x.tokens, part.weight.rows, device=x.d.device)
@@ -253,35 +186,30 @@ def made(part: Part | Product, outbox: Outbox) -> tuple[Part, bool]:
     return out, sent
 
 
-def exchange(
-    block: Block, part: Part, sent: bool, boxes: Boxes, site: int, room: Wide | torch.Tensor, patience: int = PATIENCE
-) -> None:
-    """One card's side of the exchange `site` of a pass: its part goes out, unless it was sent; the sum to `room`."""
-    tokens, count, hidden = block.streams.shape
-    to = target(block.streams.device)
-    own = weights = share = part
-    chosen = 0
-    if isinstance(part, Parts):
-        own, weights, share, chosen = part.outputs, part.routed.weights, part.routed.share, part.routed.ids.shape[1]
-    given = (own, weights, share, boxes.inbox, boxes.outbox, boxes.passes, site, boxes.inbox[0].numel())
-    if isinstance(room, Wide):
-        assert block.mix is not None
-        x = room.streams
-        wide_kernel[(count * hidden // (32 * COUNT), tokens)](
-            *given, block.streams, block.inject, block.mix.norm, x.q, x.d, x.s, x.x, room.squares, x.blocks, hidden,
-            STREAMS=count, COUNT=COUNT, CHOSEN=chosen, SENT=sent, SITES=SITES, PATIENCE=patience, FORM=to.form,
-            OVERLAP=to.overlap, num_warps=WARPS, **to.options,
-        )  # fmt: skip
-    else:
-        sum_kernel[(hidden // PIECE, tokens)](
-            *given, room, hidden, CHOSEN=chosen, SENT=sent, PIECE=PIECE, SITES=SITES, PATIENCE=patience, FORM=to.form,
-            OVERLAP=to.overlap, num_warps=WARPS, **to.options,
-        )  # fmt: skip
+def added(part: Product | Mixture, hidden: int, outbox: Outbox | None = None) -> torch.Tensor:
+    """A part [T, H] of any number of tokens. outbox: of the other card, for experts that can be sent there."""
+    if isinstance(part, Product):
+        return linear(part.weight, part.x)
+    given = parts_of(part.layer, part.x, part.routed, outbox=outbox)
+    if isinstance(given, torch.Tensor):
+        return given
+    return add_up(given, torch.empty(len(part.routed.ids), hidden, device=part.routed.ids.device))
 
 
-def _finish(block: Block, room: Wide | torch.Tensor) -> Any:
-    if isinstance(room, Wide):
-        assert block.mix is not None
-        return mix_step(block.streams, block.mix, room, block.fine)
-    hyper_combine(block.streams, block.inject, room)
+def exchange(part: torch.Tensor, sent: bool, boxes: Boxes, site: int, patience: int = PATIENCE) -> None:
+    """One card's side of exchange `site` of a pass: part [T, H] goes out, unless it was sent, and becomes the sum."""
+    tokens, hidden = part.shape
+    to = target(part.device)
+    sum_kernel[(hidden // PIECE, tokens)](
+        part, boxes.inbox, boxes.outbox, boxes.passes, site, boxes.inbox[0].numel(), hidden,
+        SENT=sent, PIECE=PIECE, SITES=SITES, PATIENCE=patience, OVERLAP=to.overlap, num_warps=WARPS,
+        **to.options,
+    )  # fmt: skip
+
+
+def combined(block: Block, total: torch.Tensor) -> Any:
+    """What the next block reads once the sum [T, H] is in the streams; None where that is not wanted."""
+    if block.mix is not None:
+        return hyper_mix(block.streams, block.mix, block.fine, Pending(block.inject, total))
+    hyper_combine(block.streams, block.inject, total)
     return None
