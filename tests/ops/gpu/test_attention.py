@@ -16,11 +16,12 @@ from jubako.arch import reference
 from jubako.arch.config import Config
 from jubako.ops.gpu import attention_prompt
 from jubako.ops.gpu.attention import sparse_attention
+from jubako.ops.gpu.choice_prompt import GROUP, choose_prompt
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.index import BIN_BITS, BINS, LOWEST
 from jubako.ops.gpu.launch import COLUMNS
 from jubako.ops.gpu.prepare import Prepared, Rope, attention_prepare
-from jubako.ops.gpu.select import Selector, choose_prompt
+from jubako.ops.gpu.select import Selector
 from jubako.ops.gpu.state import PAGE, AttentionMemory
 
 CUDA = torch.cuda.is_available()
@@ -216,7 +217,9 @@ def test_the_best_blocks_are_chosen_exactly(
             choice.counts[:3].scatter_add_(1, bins, torch.ones_like(bins, dtype=torch.int32))
         choice.choose(positions, RATIO, chosen, counts)
     else:
-        choose_prompt(choice.scores, choice.candidates, positions, chosen, counts, RATIO)
+        seen = torch.where(torch.arange(128, device=device) < blocks, choice.scores[:3], -1.0)
+        tops = seen.view(3, -1, GROUP).amax(2)
+        choose_prompt(choice.scores, tops, choice.candidates, positions, chosen, counts, RATIO)
     for row in range(3):
         order = np.argsort(-scores[row, :blocks], kind="stable")[:budget]
         assert int(counts[row]) == len(order)

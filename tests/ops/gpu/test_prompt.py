@@ -15,6 +15,7 @@ from jubako.ops.gpu.hyper_prompt import HALF, PromptParts, gates, settle
 from jubako.ops.gpu.operand import SCALE, counting, operand, place_of
 from jubako.ops.gpu.planar import repack
 from jubako.ops.gpu.prompt import Halves
+from jubako.ops.gpu.shared_prompt import shared_of_prompt
 from jubako.ops.gpu.target import target
 from jubako.ops.gpu.uses import tiles_of
 from jubako.quant import BY_NAME, decode
@@ -93,6 +94,19 @@ def test_tiles_do_not_change_an_expert(device: torch.device) -> None:
     assert (outputs[0] - outputs[2]).abs().max() > 0.1 * scale
 
 
+@pytest.mark.parametrize("down_cols", [0, 192])
+def test_the_library_gives_the_shared_expert_as_tiles_do(down_cols: int, device: torch.device) -> None:
+    """Rows scaled down, and hidden values padded with zeros."""
+    mine, _ = slots("Q8_0", "Q4_0", 1, 160, 256, device, down_cols)
+    x = torch.randn(18, 256, generator=torch.Generator().manual_seed(3)).to(device).half()
+    factor = torch.linspace(0.5, 3.0, 18, device=device)[:, None]
+    ids = torch.zeros(18, 1, dtype=torch.int32, device=device)
+    tiled = outputs_of(mine, Halves(in_order(x), factor), tiles_of(ids, 1, 32), 1, Cut(32, 0, 128, 256))
+    found = shared_of_prompt(mine, Halves(x, factor))
+    assert found.shape == (18, 256)
+    assert (found - tiled.float()).abs().max() <= 2e-3 * found.abs().max()
+
+
 def test_streams_settle(device: torch.device) -> None:
     """The weighted sum of all experts enters the streams; then norms."""
     generator = torch.Generator().manual_seed(1)
@@ -103,7 +117,7 @@ def test_streams_settle(device: torch.device) -> None:
     normed = want * torch.rsqrt(want.square().mean(-1, keepdim=True) + 1e-6) * gamma.view(4, 96)
     got = streams.clone().to(device)
     parts = PromptParts(
-        (outputs * HALF).half().view(15, 96).to(device), (shared * HALF).half().to(device), weights.to(device),
+        (outputs * HALF).half().view(15, 96).to(device), (shared * HALF).to(device), weights.to(device),
         share.to(device),
     )  # fmt: skip
     halves = settle(got, inject.to(device), parts, gamma.to(device), 1e-6)

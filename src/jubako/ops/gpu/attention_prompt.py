@@ -15,34 +15,13 @@ import torch
 import triton
 import triton.language as tl
 
+from .attention_gather import attend_chosen
+from .cells import VALUE, held, page_number, signed_halves
 from .columns import Columns
 from .launch import power_of_two
 from .prompt import Halves
 from .state import PAGE, AttentionMemory
 from .target import target
-
-VALUE = 16.0
-LOWEST = -1.0e30
-
-
-@triton.jit
-def _four_halves(word, scale, FORM: tl.constexpr):
-    """The signed bytes of word int32 times scale float32, as four tensors of float16."""
-    if FORM == 1 or FORM == 4:
-        return tl.inline_asm_elementwise(
-            "{.reg .b16 h; .reg .b32 u, a, b, c, s; xor.b32 u, $4, 0x80808080; cvt.rn.f16.f32 h, $5; mov.b32 s, {h, h};"
-            "prmt.b32 a, u, 0x64646464, 0x4140; prmt.b32 b, u, 0x64646464, 0x4342; mov.b32 c, 0x64806480;"
-            "sub.rn.f16x2 a, a, c; sub.rn.f16x2 b, b, c; mul.rn.f16x2 a, a, s; mul.rn.f16x2 b, b, s;"
-            "mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b;}",
-            "=h,=h,=h,=h,r,f", [word, tl.broadcast_to(scale, word.shape)],
-            dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=1,
-        )  # fmt: skip
-    else:
-        values = ()
-        for b in tl.static_range(4):
-            code = (word << (24 - 8 * b)) >> 24
-            values = values + ((code.to(tl.float32) * scale).to(tl.float16),)
-        return values
 
 
 @triton.jit
@@ -66,18 +45,10 @@ def _fetch(
 
 @triton.jit
 def _numbers(fetched, factor, D: tl.constexpr, N: tl.constexpr, FORM: tl.constexpr):
-    """What was fetched times factor, as float16 [N, D]. 127 of a scale are the largest half at most."""
+    """What was fetched times factor, as float16 [N, D]."""
     word, scale = fetched
-    value = _four_halves(word, tl.minimum(scale * factor, 515.0)[:, :, None], FORM)
+    value = signed_halves(word, held(scale * factor)[:, :, None], FORM)
     return tl.reshape(tl.join(tl.join(value[0], value[2]), tl.join(value[1], value[3])), [N, D])
-
-
-@triton.jit
-def page_number(pointer):
-    """A page's number, read as two halves: less than four bytes are not fetched ahead, which would keep what depends on
-    it, and all other loads of a loop, from being fetched as far ahead as could be."""
-    half = pointer.to(tl.pointer_type(tl.int16))
-    return ((tl.load(half + 1).to(tl.int32) << 16) | (tl.load(half).to(tl.int32) & 0xFFFF)).to(tl.int64)
 
 
 @triton.jit
@@ -149,86 +120,18 @@ def _attend_all(
     tl.store(out + place, answer.to(tl.float16), mask=live[:, None])
 
 
-@triton.jit(do_not_specialize=["slot", "start"])
-def _locate(
-    blocks, chosen, rows, pages, page_stride, slot, start,
-    KV_HEADS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """The cache's row of the first cell of each of a token's blocks, then of its tail, to rows [T, SIZE]."""
-    t = tl.program_id(0)
-    last = start + t
-    i = tl.arange(0, SIZE)
-    count = tl.load(chosen + t)
-    block = tl.load(blocks + t * BUDGET + i, mask=i < count, other=0)
-    cell = tl.where(i < count, block, tl.minimum((last + 1) // RATIO, last // RATIO)) * RATIO
-    page = tl.load(pages + slot.to(tl.int64) * page_stride + cell // PAGE)
-    tl.store(rows + t * SIZE + i, page * (KV_HEADS * 2 * PAGE) + cell % PAGE)
-
-
-@triton.jit(do_not_specialize=["start"])
-def _attend_chosen(
-    q, gate, out, rows, chosen, codes, scales, start, scale, far_row, far_codes, far_scales,
-    GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
-    PAGE: tl.constexpr, RATIO: tl.constexpr, SIZE: tl.constexpr, TILE: tl.constexpr, VALUE: tl.constexpr,
-    FORM: tl.constexpr, FAR: tl.constexpr,
-):  # fmt: skip
-    """One token's chosen blocks and its tail, for the query heads of one key/value head."""
-    t, kv = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    position = start + tl.program_id(0)
-    count = tl.load(chosen + t)
-    tail = (position + 1) % RATIO  # its cells
-    h = tl.arange(0, GROUP_ROWS)
-    d = tl.arange(0, D)
-    head = (t * KV_HEADS + kv) * GROUP + tl.minimum(h, GROUP - 1)
-    place = head[:, None] * D + d[None, :]
-    queries = (tl.load(q + place) * (scale * 1.4426950408889634)).to(tl.float16)
-    top = tl.full([GROUP_ROWS], -1.0e30, tl.float32)
-    weight = tl.zeros([GROUP_ROWS], tl.float32)
-    mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
-    EACH: tl.constexpr = TILE // RATIO
-    i = tl.arange(0, EACH)
-    r = tl.arange(0, RATIO)
-    rows += t * SIZE + i
-    codes += kv * 2 * PAGE * D
-    scales += kv * 2 * PAGE * GROUPS
-    ahead = tl.load(rows)
-    for first in tl.range(0, count + 1, EACH, num_stages=1):
-        row = tl.reshape(ahead[:, None] + r[None, :], [TILE])
-        key = _fetch(codes, scales, row, far_row, far_codes, far_scales, D, GROUPS, FAR)
-        value = _fetch(codes, scales, row + PAGE, far_row, far_codes, far_scales, D, GROUPS, FAR)
-        ahead = tl.load(rows + tl.minimum(first + EACH, SIZE - EACH))
-        whole = first + i < count
-        wanted = tl.reshape(whole[:, None] | ((first + i == count)[:, None] & (r < tail)[None, :]), [TILE])
-        score = tl.dot(queries, tl.trans(_numbers(key, 1.0, D, TILE, FORM)))
-        score = tl.where(wanted[None, :], score, float("-inf"))
-        highest = tl.max(score, 1)
-        if tl.max(highest - top, 0) > 6.0:  # a share may be 64: what is mixed is seldom made smaller
-            new = tl.maximum(top, highest)
-            fade = tl.exp2(top - new)
-            weight *= fade
-            mixed *= fade[:, None]
-            top = new
-        share = tl.exp2(score - top[:, None])
-        weight += tl.sum(share, 1)
-        mixed = tl.dot(share.to(tl.float16), _numbers(value, VALUE, D, TILE, FORM), acc=mixed)
-    answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
-    tl.store(out + place, answer.to(tl.float16), mask=(h < GROUP)[:, None])
-
-
 @dataclass(frozen=True)
 class Cut:
-    """Rows of a tile of queries and cells of a step while all cells are read; cells of a step of chosen blocks."""
+    """Rows of a tile of queries and cells of a step while all cells are read."""
 
     rows: int = 128
     tile: int = 64
     warps: int = 8
     stages: int = 3
-    chosen: int = 16
-    chosen_warps: int = 1
 
 
-SMALL = Cut(32, 32, 4, 1, 16, 1)  # where a program has 64 KB of shared memory or little more
-DENSE = 8192  # cells up to which all are read
+SMALL = Cut(32, 32, 4, 1)  # where a program has 64 KB of shared memory or little more
+DENSE = 4096  # cells up to which all are read
 
 
 def attend_prompt(
@@ -242,29 +145,12 @@ def attend_prompt(
     tokens, heads, dim = q.shape
     kv_heads = memory.codes.shape[1]
     group, to = heads // kv_heads, target(q.device)
-    cut, form = cut or (Cut() if to.stages > 1 else SMALL), to.one_column
+    cut = cut or (Cut() if to.stages > 1 else SMALL)
     out = torch.empty(tokens, heads * dim, dtype=torch.float16, device=q.device)
     end, ratio = columns.start + tokens, max(memory.ratio, 1)
-    where = (memory.cells, memory.cells.stride(0), memory.codes, memory.scales, columns.slot, columns.start)
-    far = memory.reach(columns, end if blocks is None or end <= DENSE else blocks.shape[1] * ratio)
-    reach = (far.first, far.codes, far.scales)
-    sizes = {
-        "GROUP": group, "KV_HEADS": kv_heads, "D": dim, "GROUPS": memory.scales.shape[-1], "PAGE": PAGE,
-        "RATIO": ratio, "VALUE": VALUE, "FORM": form, "FAR": memory.far is not None,
-    }  # fmt: skip
     if blocks is not None and end > DENSE:
         assert chosen is not None
-        size = power_of_two(blocks.shape[1] + 1)
-        rows = torch.empty(tokens, size, dtype=torch.int32, device=q.device)
-        _locate[(tokens,)](
-            blocks, chosen, rows, *where[:2], *where[4:],
-            KV_HEADS=kv_heads, PAGE=PAGE, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
-        )  # fmt: skip
-        _attend_chosen[(tokens, kv_heads)](
-            q, gate, out, rows, chosen, memory.codes, memory.scales, columns.start, 1 / math.sqrt(dim), *reach,
-            GROUP_ROWS=max(16, power_of_two(group)), SIZE=size, TILE=min(cut.chosen, size * ratio),
-            num_warps=cut.chosen_warps, **sizes,
-        )  # fmt: skip
+        attend_chosen(q, gate, out, memory, columns, blocks, chosen)
         return Halves(out)
     marks, stride = out, 0
     if blocks is not None and end // ratio > blocks.shape[1]:
@@ -275,8 +161,12 @@ def attend_prompt(
             blocks, marks, columns.start, stride, RATIO=ratio, BUDGET=blocks.shape[1], SIZE=size,
         )  # fmt: skip
     height = max(cut.rows, power_of_two(group))
+    far = memory.reach(columns, end)
     _attend_all[(kv_heads, -(-tokens // (height // group)))](
-        q, gate, out, marks, stride, *where, tokens, 1 / math.sqrt(dim), *reach,
-        MARKED=stride > 0, ROWS=height, TILE=cut.tile, STAGES=cut.stages, num_warps=cut.warps, **sizes,
+        q, gate, out, marks, stride, memory.cells, memory.cells.stride(0), memory.codes, memory.scales, columns.slot,
+        columns.start, tokens, 1 / math.sqrt(dim), far.first, far.codes, far.scales,
+        GROUP=group, KV_HEADS=kv_heads, D=dim, GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=ratio,
+        MARKED=stride > 0, ROWS=height, TILE=cut.tile, VALUE=VALUE, STAGES=cut.stages, FORM=to.one_column,
+        FAR=memory.far is not None, num_warps=cut.warps,
     )  # fmt: skip
     return Halves(out)

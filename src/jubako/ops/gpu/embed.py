@@ -83,7 +83,10 @@ def decode_kernel(
 
 
 def decode(weight: Matrix, out: torch.Tensor, first: int = 0, ids: torch.Tensor | None = None) -> torch.Tensor:
-    """Rows first, first + 1 … of a matrix, or rows ids, as numbers of out's type into out [count, cols]."""
+    """Rows first, first + 1 … of a matrix, or rows ids, as numbers of out's type into out [count, cols].
+
+    Beyond the last row it comes again.
+    """
     to = target(out.device)
     decode_kernel[(-(-out.shape[0] // 16), -(-weight.blocks // 8))](
         weight.data, weight.scale if weight.scale is not None else weight.data, ids if ids is not None else weight.data,

@@ -18,9 +18,10 @@ from .experts import Experts, Routed
 from .hyper_prompt import HALF, PromptParts
 from .operand import SCALE, UNIT, counting, number_at, operand
 from .prompt import Halves, in_half
+from .shared_prompt import shared_of_prompt
 from .slots import Slots
 from .target import interpreted, target
-from .uses import Tiles, tiles_of, tiles_of_one
+from .uses import Tiles, tiles_of
 
 
 @dataclass(frozen=True)
@@ -226,9 +227,7 @@ def parts_of_prompt(layer: Experts, x: torch.Tensor | Halves, routed: Routed, cu
     for slots in [layer.routed] if away is None or away.stream is None else away.stream.turns(away.layer):
         outputs = outputs_of(slots, wide, tiles, chosen, cut, outputs)
     assert outputs is not None
-    cut = usual_cut(tokens, read.x.device)
-    shared = outputs_of(layer.shared, wide, tiles_of_one(tokens, cut.tile, read.x.device), 1, cut)
-    return PromptParts(outputs, shared, routed.weights, routed.share)
+    return PromptParts(outputs, shared_of_prompt(layer.shared, read), routed.weights, routed.share)
 
 
 def outputs_of(

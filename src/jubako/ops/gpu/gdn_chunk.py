@@ -129,19 +129,21 @@ def _solve_chunks(
 
     source = mixed + row[:, None] * CHANNELS + d[None, :]
     k = tl.load(source + (KEY_HEADS + key_head) * D, mask=live[:, None], other=0.0)
+    q = tl.load(source + key_head * D, mask=live[:, None], other=0.0)
     fade = tl.exp(tl.where(r[:, None] >= r[None, :], run[:, None] - run[None, :], 0.0))
+    answers = tl.where(r[:, None] >= r[None, :], tl.dot(q, tl.trans(k)) * fade, 0.0)
+    tl.store(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], answers.to(tl.float16), mask=live[:, None])
     lower = -write[:, None] * fade * tl.dot(k, tl.trans(k))
     solved = _inverse(tl.where(r[:, None] > r[None, :], lower, 0.0), CHUNK).to(tl.float16)
 
+    # keys are read again: registers are short while the system is solved
+    k = tl.load(source + (KEY_HEADS + key_head) * D, mask=live[:, None], other=0.0)
     target = row[:, None] * (HEADS * D) + head * D + d[None, :]
     scaled = (k.to(tl.float32) * (write * tl.exp(run))[:, None]).to(tl.float16)
     tl.store(w + target, tl.dot(solved, scaled).to(tl.float16), mask=live[:, None])
     v = tl.load(source + (2 * KEY_HEADS + head) * D, mask=live[:, None], other=0.0)
     v = (v.to(tl.float32) * write[:, None]).to(tl.float16)
     tl.store(u + target, _half(tl.dot(solved, v)), mask=live[:, None])
-    q = tl.load(source + key_head * D, mask=live[:, None], other=0.0)
-    answers = tl.where(r[:, None] >= r[None, :], tl.dot(q, tl.trans(k)) * fade, 0.0)
-    tl.store(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], answers.to(tl.float16), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["slot", "tokens"])
@@ -216,6 +218,7 @@ def gdn_prompt(
     stages = 3 if to.stages > 1 and to.overlap else to.stages  # 205 KB of shared memory
     values = min(VALUES if stages > 1 else VALUES // 2, dim)
     warps = 4 if dim >= NARROW else 2
+    options = {"maxnreg": 168} if to.overlap and warps == 4 else {}  # three programs share a multiprocessor
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.float16, device=device)
@@ -234,7 +237,7 @@ def gdn_prompt(
     _solve_chunks[(-(-tokens // CHUNK), heads)](
         mixed, beta, alpha, beta.stride(0), alpha.stride(0), weights.dt_bias, weights.a, sums, w, u, p, tokens,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, CHANNELS=channels, CHUNK=CHUNK, WIDE=wide,
-        num_warps=warps,
+        num_warps=warps, **options,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
         mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,

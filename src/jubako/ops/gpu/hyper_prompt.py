@@ -23,7 +23,7 @@ HALF = 1 / 16  # hidden values and outputs of experts are kept as sixteenths of 
 
 @dataclass(frozen=True, slots=True)
 class PromptParts:
-    """What a prompt's experts gave, HALF times: outputs float16 [T·k, H] of every use, shared float16 [T, H] of the
+    """What a prompt's experts gave, HALF times: outputs float16 [T·k, H] of every use, shared float32 [T, H] of the
     shared expert; weights [T, k] and share [T] as in `experts.Routed`."""
 
     outputs: torch.Tensor

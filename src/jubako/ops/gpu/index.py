@@ -21,8 +21,7 @@ from .target import release, target, wait
 BIN_BITS, BINS = 20, 256  # lower bits of a score that a bin leaves open; an eighth of an octave each
 LOWEST = 107 << 3  # the upper bits of 2^-20: what is less lies in the first bin, what is 2^12 or more in the last
 CHUNK = 256  # blocks that a program scores and counts for a step, TILE at a time
-TILE = 64  # twice as many of halves in a prompt, for PROMPT_ROWS queries, and where products of them are fast
-PROMPT_ROWS = 64
+TILE = 64  # twice as many where keys are halves and products of them are fast
 
 
 @triton.jit
@@ -100,36 +99,6 @@ def _score_columns(
                 tl.atomic_add(bins, tally, mask=tally > 0, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["slot", "tokens"])
-def _score_prompt(
-    q, scores, pooled, pages, page_stride, slot, position, tokens, scale, max_blocks,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, RATIO: tl.constexpr, PER_PAGE: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """ROWS queries of a prompt against one tile of blocks; where keys are halves, halves of the queries."""
-    t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    start = tl.program_id(0) * TILE
-    last = tl.minimum(tl.program_id(1) * ROWS + ROWS, tokens)
-    if start < (position + last) // RATIO:
-        blocks = start + tl.arange(0, TILE)
-        d = tl.arange(0, BLOCK_D)
-        known = blocks < (position + last) // RATIO
-        keys = _load_keys(pooled, pages, page_stride, slot, blocks, known, d, D, PER_PAGE)
-        score = tl.zeros([ROWS, TILE], tl.float32)
-        for head in tl.static_range(HEADS):
-            place = (t * HEADS + head) * D
-            inside = (t < tokens)[:, None] & (d < D)[None, :]
-            queries = tl.load(q + place[:, None] + d[None, :], mask=inside, other=0.0)
-            if keys.dtype == tl.float16:
-                product = tl.dot(queries.to(tl.float16), tl.trans(keys))
-            else:
-                product = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-            score += tl.maximum(product, 0.0)
-        wanted = (t < tokens)[:, None] & (blocks[None, :] < ((position + t + 1) // RATIO)[:, None])
-        place = t.to(tl.int64)[:, None] * max_blocks + blocks[None, :]
-        tl.store(scores + place, score * scale, mask=wanted)
-
-
 def score_columns(
     q: torch.Tensor, memory: AttentionMemory, columns: Columns, scores: torch.Tensor, counts: torch.Tensor, budget: int
 ) -> None:
@@ -147,19 +116,4 @@ def score_columns(
         PRECISION=exact(q.device), FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE,
         BIN_BITS=BIN_BITS, BINS=BINS, LOWEST=LOWEST,
         OVERLAP=target(q.device).overlap, num_warps=4, **overlapped(q.device),
-    )  # fmt: skip
-
-
-def score_prompt(q: torch.Tensor, memory: AttentionMemory, slot: int, position: int, scores: torch.Tensor) -> None:
-    """Scores of the queries q [T, heads, D] that stand at `position` and after into scores [T, max_blocks]."""
-    tokens, heads, dim = q.shape
-    blocks = (position + tokens) // memory.ratio
-    rows, tile = PROMPT_ROWS, 2 * TILE if memory.pooled.dtype == torch.float16 else TILE
-    if not target(q.device).dot:  # products take plain registers, and the compiler minutes
-        rows, tile = 16, 16
-    _score_prompt[(-(-max(blocks, 1) // tile), -(-tokens // rows))](
-        q, scores, memory.pooled, memory.pages, memory.pages.stride(0), slot, position, tokens,
-        1 / math.sqrt(dim), scores.stride(0),
-        HEADS=heads, D=dim, BLOCK_D=max(16, power_of_two(dim)), RATIO=memory.ratio, PER_PAGE=PAGE // memory.ratio,
-        ROWS=rows, TILE=tile, PRECISION=exact(q.device), num_warps=8,
     )  # fmt: skip

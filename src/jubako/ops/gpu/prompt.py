@@ -69,15 +69,15 @@ def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def halves(matrices: Sequence[Matrix]) -> torch.Tensor:
-    """Their rows as float16, one under the other; zeros up to a multiple of eight rows, as fast products want them."""
-    rows, first = sum(m.rows for m in matrices), matrices[0]
-    out = torch.empty(-(-rows // 8) * 8, first.cols, dtype=torch.float16, device=first.data.device)
+    """Their rows as float16, one under the other; the last again up to a multiple of eight rows, as fast products want
+    them."""
+    rows, last = sum(m.rows for m in matrices), matrices[-1]
+    out = torch.empty(-(-rows // 8) * 8, last.cols, dtype=torch.float16, device=last.data.device)
     at = 0
-    for matrix in matrices:
+    for matrix in matrices[:-1]:
         decode(matrix, out[at : at + matrix.rows])
         at += matrix.rows
-    if at < len(out):
-        out[at:].zero_()
+    decode(last, out[at:])
     return out
 
 

@@ -7,7 +7,6 @@ The order of one expert's uses is left open: where a use stands in a tile change
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import triton
@@ -83,11 +82,3 @@ def tiles_of(ids: torch.Tensor, experts: int, tile: int) -> Tiles:
     )  # fmt: skip
     sort_kernel[(pieces,)](ids, ranks, starts, uses, total, PIECE=PIECE, num_warps=4)
     return Tiles(uses, expert, first, last)
-
-
-@lru_cache(maxsize=8)
-def tiles_of_one(tokens: int, tile: int, device: torch.device) -> Tiles:
-    """Tiles of one expert, number 0, that every token uses."""
-    first = torch.arange(0, tokens, tile, dtype=torch.int32, device=device)
-    uses = torch.arange(tokens, dtype=torch.int32, device=device)
-    return Tiles(uses, torch.zeros_like(first), first, (first + tile).clamp_max(tokens))
