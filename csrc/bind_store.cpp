@@ -27,22 +27,26 @@ using Bytes = nb::ndarray<nb::numpy, uint8_t>;
 using Ids = Array<const int32_t, 1>;
 using PartTuple = std::tuple<int, int64_t, int64_t, int64_t>;
 
-// Keeps the routers' bytes.
+using Slots = std::optional<Array<const int32_t, 2>>;
+
+// Keeps the bytes of routers and slots.
 struct StoredSource : StoreSource {
-    StoredSource(std::shared_ptr<ExpertStore> store, std::vector<Weight> routers, int chosen, std::vector<StoredWeight> bytes)
-        : StoreSource(std::move(store), std::move(routers), chosen), kept(std::move(bytes)) {}
+    StoredSource(std::shared_ptr<ExpertStore> store, std::vector<Weight> routers, int chosen, std::vector<StoredWeight> bytes, Slots where)
+        : StoreSource(std::move(store), std::move(routers), chosen, where ? where->data() : nullptr), kept(std::move(bytes)), slots(std::move(where)) {}
     std::vector<StoredWeight> kept;
+    Slots slots;
 };
 
-void init_source(StoredSource* self, std::shared_ptr<ExpertStore> store, const std::vector<const StoredWeight*>& routers, int chosen) {
+void init_source(StoredSource* self, std::shared_ptr<ExpertStore> store, const std::vector<const StoredWeight*>& routers, int chosen, Slots slots) {
     require(routers.empty() || static_cast<int>(routers.size()) == store->layers(), "routers are none, or one a layer");
     require(routers.empty() || (chosen > 0 && chosen <= store->experts()), "chosen lies between 1 and the number of experts");
+    require(!slots || (static_cast<int>(slots->shape(0)) == store->layers() && static_cast<int>(slots->shape(1)) == store->experts()), "slots have a row for each layer");
     std::vector<StoredWeight> kept;
     for (const StoredWeight* router : routers) {
         require(router->rows == store->experts() && router->cols == routers[0]->cols, "a router has a row for each expert");
         kept.push_back(*router);
     }
-    new (self) StoredSource(std::move(store), std::vector<Weight>(kept.begin(), kept.end()), chosen, kept);
+    new (self) StoredSource(std::move(store), std::vector<Weight>(kept.begin(), kept.end()), chosen, kept, std::move(slots));
 }
 
 // Keeps what the server reads and writes.
@@ -238,8 +242,9 @@ void bind_store(nanobind::module_& m) {
                      },
                      "Experts asked for, of those read when asked for; read because expected, of those never asked for.");
     nb::class_<StoredSource, ExpertSource>(m, "StoreSource", "Lets a store bring what `ExpertThreads` are asked for.")
-        .def("__init__", &init_source, "store"_a, "routers"_a = std::vector<const StoredWeight*>{}, "chosen"_a = 0,
-             "routers [experts, hidden] of all layers, and how many experts a token chooses: to read ahead what the next layer may ask for.");
+        .def("__init__", &init_source, "store"_a, "routers"_a = std::vector<const StoredWeight*>{}, "chosen"_a = 0, "slots"_a = nb::none(),
+             "routers [experts, hidden] of all layers, and how many experts a token chooses: to read ahead what the next layer may ask for; slots: int32 "
+             "[layers, experts], negative where the GPU does not have an expert itself, as it changes.");
     m.def("explain_cut_files", &explain_cut_files, "Let a mapped file whose bytes are gone end the process with a line that names it, exit code 1.");
     m.def("store_shapes", [](const std::vector<std::array<PartTuple, PARTS>>& layers) { return shapes_of(layers_of(layers)); }, "layers"_a,
           "The shape of each layer's experts, as a number, and the bytes of a frame of each shape.");

@@ -533,10 +533,13 @@ class ExpertSource:
 class StoreSource(ExpertSource):
     """Lets a store bring what `ExpertThreads` are asked for."""
 
-    def __init__(self, store: ExpertStore, routers: Sequence[Weight] = (), chosen: int = 0) -> None:
+    def __init__(
+        self, store: ExpertStore, routers: Sequence[Weight] = (), chosen: int = 0, slots: NDArray[np.int32] | None = None
+    ) -> None:
         """
         routers [experts, hidden] of all layers, and how many experts a token chooses: to read ahead what the next layer
-        may ask for.
+        may ask for; slots: int32 [layers, experts], negative where the GPU does not have an expert itself, as it
+        changes.
         """
 
 def explain_cut_files() -> None:

@@ -263,6 +263,44 @@ def test_what_the_next_layer_may_ask_for_is_read_ahead(tmp_path: Path) -> None:
     asking.close()
 
 
+def test_what_the_gpu_has_itself_is_not_read_ahead(tmp_path: Path) -> None:
+    """Slots are looked at when it is guessed, not when the source was made."""
+    stored, slots = Stored(tmp_path, frames=12), np.full((2, EXPERTS), -1, np.int32)
+    router = np.random.default_rng(6).standard_normal((EXPERTS, HIDDEN), np.float32)
+    routers = [_weight(np.zeros_like(router)), _weight(router)]
+    asking = Asking(stored, _cpu.StoreSource(stored.store, routers, 2, slots))
+    first, second = np.argsort(-(router @ asking.x[0]))[:2].tolist()
+    slots[1, first] = 7
+    asking.ask(0, [[1, 2]])
+    wait(lambda: stored.there(1) == {second})
+    asking.close()
+    with pytest.raises(ValueError, match="slots"):
+        _cpu.StoreSource(stored.store, routers, 2, slots[:1])
+
+
+def test_guesses_that_do_not_come_true_are_not_read_any_more(tmp_path: Path) -> None:
+    """And are again when they would have: what is not read is judged, too."""
+    stored, rng = Stored(tmp_path, frames=4), np.random.default_rng(7)
+    router = rng.standard_normal((EXPERTS, HIDDEN), np.float32)
+    asking = Asking(stored, _cpu.StoreSource(stored.store, [_weight(np.zeros_like(router)), _weight(router)], 2))
+
+    def expected(rounds: int, asked: int) -> int:
+        """Experts read ahead in so many passes whose second layer asks for those that stand `asked` in the order."""
+        before = stored.store.counts[2]
+        for _ in range(rounds):
+            asking.x[:] = rng.standard_normal(asking.x.shape, np.float32)
+            order = np.argsort(-(router @ asking.x[0])).tolist()
+            asking.ask(0, [[1, -1]])
+            asking.ask(1, [order[asked : asked + 2]])
+        return int(stored.store.counts[2] - before)
+
+    expected(20, 4)
+    assert expected(20, 4) == 0
+    expected(40, 0)
+    assert expected(20, 0) > 0
+    asking.close()
+
+
 def test_routers_that_do_not_fit(tmp_path: Path) -> None:
     stored = Stored(tmp_path, frames=2)
     right = _weight(np.zeros((EXPERTS, HIDDEN), np.float32))
