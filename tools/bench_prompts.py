@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from jubako.engine.gpu.device import free_bytes, open_gpu
 from jubako.engine.gpu.executor import GpuExecutor
+from jubako.errors import MachineError
 from jubako.measure.geometry import network_config
 from jubako.measure.synth_gpu import synthetic_network
 from jubako.measure.synth_host import synthetic_host
@@ -167,7 +168,10 @@ class Bench:
     def run(self) -> None:
         """Every card, the smallest first: what torch keeps of a smaller one is given back."""
         for vram in self.arguments.vram or [0]:
-            self.card(vram)
+            try:
+                self.card(vram)
+            except MachineError as error:
+                self.say(f"{vram / 1e9:.0f} GB: {error}")
             gc.collect()
             torch.cuda.empty_cache()
 
