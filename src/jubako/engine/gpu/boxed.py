@@ -63,8 +63,8 @@ def boxed_executor(
         raise too_little(devices, f"what is planned, {sum(plan.slots)} slots for experts,", error, _less) from error
     if not store.whole:
         assert len(boxes) == 1  # who reads the file for the threads counts all layers
-        slots = boxes[0].residents.where
-        source = _cpu.StoreSource(store.native, routers_of(network), network.config.experts_used, slots)
+        where = boxes[0].residents.where
+        source = _cpu.StoreSource(store.native, routers_of(network), network.config.experts_used, where)
         boxes[0].threads.set_source(source)
     several, count = len(devices) > 1, len(network.layers)
     sources = [FileSource(device) for device in devices]
