@@ -167,7 +167,7 @@ def mix() -> HyperMix:
     wide = STREAMS * HIDDEN
     return HyperMix(
         torch.zeros(wide),
-        planes("Q8_0", RANK, wide),
+        matrix("Q8_0", RANK, wide),
         matrix("Q8_0", wide, RANK, PAIR),
         matrix("F32", 4, wide),
         STREAMS,

@@ -126,10 +126,10 @@ def tiled(rows: int, cols: int, device: torch.device, seed: int) -> tuple[Matrix
 
 
 def mix(inject: str | None, down: str, device: torch.device, rank: int = 32) -> tuple[HyperMix, _cpu.HyperMix]:
-    """down: a block type, or "tiles" where the gates' matrix lies in them."""
+    """down: a block type, or "tiles" where both matrices lie in them."""
     norm = (1 + 0.1 * np.random.default_rng(5).standard_normal(4 * HIDDEN)).astype(np.float32)
     if down == "tiles":
-        (a, b), (c, d) = both("Q8_0", rank, 4 * HIDDEN, device, 1), tiled(4 * HIDDEN, rank, device, 2)
+        (a, b), (c, d) = tiled(rank, 4 * HIDDEN, device, 1), tiled(4 * HIDDEN, rank, device, 2)
     else:
         (a, b), (c, d) = both(down, rank, 4 * HIDDEN, device, 1), both("Q8_0", 4 * HIDDEN, rank, device, 2)
     e, f = both(inject, 4, 4 * HIDDEN, device, 3) if inject else (None, None)
@@ -157,8 +157,8 @@ def test_mix(inject: str | None, down: str, rank: int, tokens: int, device: torc
     streams = streams_of(tokens)
     want, want_inject = cpu.mix(streams)
     got, got_inject = hyper_mix(torch.from_numpy(streams).to(device), gpu)
-    exact = rank < 320 and tokens < 3  # elsewhere a code of sixteen bits is rounded the other way than on the CPU
-    tolerance = 1e-5 if exact else 5e-4 if tokens < 17 else 5e-3
+    exact = down != "tiles" and tokens < 3  # elsewhere columns are not rounded as on the CPU
+    tolerance = 1e-5 if exact else 1e-3 if tokens < 17 else 5e-3
     assert np.abs(got.plain().cpu().numpy() - want).max() <= tolerance * np.abs(want).max()
     assert (got_inject is None) == (want_inject is None)
     if got_inject is not None:
@@ -180,7 +180,7 @@ def test_mix_in_tiles_and_planes_is_the_same(device: torch.device) -> None:
     streams = torch.from_numpy(streams_of(1)).to(device)
     planes, _ = hyper_mix(streams, mix("F32", "Q8_0", device, 320)[0])
     tiles, _ = hyper_mix(streams, mix("F32", "tiles", device, 320)[0])
-    assert (tiles.plain() - planes.plain()).abs().max() <= 1e-6 * planes.plain().abs().max()
+    assert (tiles.plain() - planes.plain()).abs().max() <= 1e-3 * planes.plain().abs().max()
 
 
 def test_what_waits_for_the_next_mix(device: torch.device) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from jubako.ops.gpu import proof
 from jubako.ops.gpu.activation import quantize
-from jubako.ops.gpu.hyper_gates import tile_gates
+from jubako.ops.gpu.hyper_gates import tile_mix
 
 
 def test_right_products_are_believed_and_wrong_ones_noticed(
@@ -22,10 +22,6 @@ def test_right_products_are_believed_and_wrong_ones_noticed(
         assert not proof.tiles_are_right(device)
     assert "avoid them" in caplog.text
     proof.tiles_are_right.cache_clear()
-    monkeypatch.setattr(
-        proof,
-        "tile_gates",
-        lambda x, gamma, up, low, *rest, **fine: tile_gates(x, gamma, up, low.flip(1), *rest, **fine),
-    )
+    monkeypatch.setattr(proof, "tile_mix", lambda x, mix, fine: tile_mix(x.flip(2), mix, fine))
     assert not proof.tiles_are_right(device)
     proof.tiles_are_right.cache_clear()

@@ -16,7 +16,7 @@ import triton.language as tl
 from .activation import Quantised, room_for, stack, store_each
 from .combine import Pending, Wide, prepared
 from .experts import Beside, Experts, Parts, Routed, add_up, parts_of
-from .hyper_gates import quick_sigmoid, tile_gates
+from .hyper_gates import quick_sigmoid, tile_mix
 from .hyper_prompt import mix_prompt
 from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
@@ -194,7 +194,14 @@ def hyper_mix(
     pending is added to the streams first, in place.
     """
     if streams.shape[0] <= COLUMNS:
-        return mix_step(streams, mix, prepared(streams, mix.norm, pending), fine, cut)
+        if not lies_in_tiles(mix):
+            return mix_step(streams, mix, prepared(streams, mix.norm, pending), fine, cut)
+        if pending is None:
+            return tile_mix(streams, mix, fine)
+        output = pending.output
+        if not isinstance(output, torch.Tensor):
+            output = add_up(output, torch.empty(len(streams), mix.hidden, device=streams.device))
+        return tile_mix(streams, mix, fine, pending.inject, output)
     of_mix = (mix.norm, mix.down, mix.up, mix.inject)
     if pending is None:
         return mix_prompt(streams, of_mix, mix.eps)
@@ -204,10 +211,23 @@ def hyper_mix(
     return mix_prompt(streams, of_mix, mix.eps, pending.inject, pending.output)
 
 
+def lies_in_tiles(mix: HyperMix) -> bool:
+    """Whether tensor cores take both matrices as they lie; the rows of inject are plain numbers then."""
+    add = mix.inject
+    return (
+        mix.down.type is TILED
+        and mix.up.type is TILED
+        and mix.streams in (2, 4)
+        and (add is None or (plain_type(add.type.id) and add.scale is None))
+    )
+
+
 def mix_step(
     streams: torch.Tensor, mix: HyperMix, wide: Wide, fine: bool, cut: Cut | None = None
 ) -> tuple[Quantised, torch.Tensor | None]:
     """`hyper_mix` of up to 16 tokens, of streams as they are."""
+    if lies_in_tiles(mix):
+        return tile_mix(streams, mix, fine)
     tokens, count, hidden = streams.shape
     device, to, rank = streams.device, target(streams.device), mix.down.rows
     cut = cut or (Cut() if to.shares else Cut(1, 1))
@@ -217,8 +237,6 @@ def mix_step(
     inverse = torch.empty(tokens, count, device=device)
     inject = torch.empty(tokens, count, device=device) if mix.inject is not None else None
     long_product(mix, wide, low, inverse, inject, min(cut.long, triton.next_power_of_2(tokens)))
-    if mix.up.type is TILED:
-        return tile_gates(streams, mix.norm, mix.up, low, inverse, fine), inject
     mixed = room_for(tokens, hidden, fine, device)
     columns = min(triton.next_power_of_2(tokens), cut.gate)
     tiles, groups = hidden // 32, -(-tokens // columns)

@@ -14,20 +14,21 @@ import torch
 
 from ...quant import decode
 from .activation import quantize
-from .hyper_gates import tile_gates
+from .hyper import HyperMix
+from .hyper_gates import tile_mix
 from .linear import launch
 from .matrix import Matrix
 from .tiles import TILED, to_tiles
 
 log = logging.getLogger(__name__)
 SHAPES = ((40, 512, 6), (8200, 256, 3))  # rows, columns, tokens: of both cuts of a launch
-GATES = (5, 4, 64, 320)  # tokens, streams, hidden size, rank
+MIX = (5, 4, 320, 64)  # tokens, streams, hidden size, rank
 
 
 @lru_cache(maxsize=16)
 def tiles_are_right(device: torch.device) -> bool:
-    """Small products of tiles, and a hyper-connection's gates, against float64."""
-    right = all(_products_agree(device, *shape) for shape in SHAPES) and _gates_agree(device, *GATES)
+    """Small products of tiles, and a hyper-connection's mix, against float64."""
+    right = all(_products_agree(device, *shape) for shape in SHAPES) and _mix_agrees(device, *MIX)
     if not right:
         log.warning("this card's compiler places tensor core operands otherwise than expected: products avoid them")
     return right
@@ -42,17 +43,18 @@ def _products_agree(device: torch.device, rows: int, cols: int, tokens: int) -> 
     return _near(got, x.astype(np.float64) @ weights.T)
 
 
-def _gates_agree(device: torch.device, tokens: int, streams: int, hidden: int, rank: int) -> bool:
+def _mix_agrees(device: torch.device, tokens: int, streams: int, hidden: int, rank: int) -> bool:
     rng = np.random.default_rng(rank)
-    tiles, weights = _tiles(rng, streams * hidden, rank, device)
-    low = rng.normal(0, 1e-3, (tokens, rank)).astype(np.float32)  # the gates are neither open nor shut
+    (down, a), (up, b) = _tiles(rng, rank, streams * hidden, device), _tiles(rng, streams * hidden, rank, device)
     values = rng.standard_normal((tokens, streams, hidden)).astype(np.float32)
-    gamma = rng.uniform(0.5, 2.0, (streams, hidden)).astype(np.float32)
-    inverse = rng.uniform(0.5, 2.0, (tokens, streams)).astype(np.float32)
-    on_card = [torch.from_numpy(array).to(device) for array in (values, gamma.reshape(-1), low, inverse)]
-    got = tile_gates(on_card[0], on_card[1], tiles, on_card[2], on_card[3], fine=True)
-    y = (low.astype(np.float64) @ weights.T).reshape(tokens, streams, hidden)
-    return _near(got.plain(), (values * inverse[:, :, None] * gamma / (1 + np.exp(-y))).mean(1))
+    gamma = rng.uniform(1e-6, 3e-6, streams * hidden).astype(np.float32)  # the gates are neither open nor shut
+    mix = HyperMix(torch.from_numpy(gamma).to(device), down, up, None, streams, 1e-6)
+    got, _ = tile_mix(torch.from_numpy(values).to(device), mix, fine=True)
+    normed = values / np.sqrt((values.astype(np.float64) ** 2).mean(2, keepdims=True) + 1e-6)
+    normed *= gamma.reshape(streams, hidden)
+    low = normed.reshape(tokens, -1) @ a.T / streams
+    y = (low / (1 + np.exp(-low)) @ b.T).reshape(normed.shape)
+    return _near(got.plain(), (normed / (1 + np.exp(-y))).mean(1))
 
 
 def _tiles(rng: np.random.Generator, rows: int, cols: int, device: torch.device) -> tuple[Matrix, np.ndarray]:

@@ -19,10 +19,11 @@ from .draft_join import TOGETHER, Join
 from .experts import Experts
 from .far_table import FarTable
 from .hyper import HyperMix
+from .kinds import plain_type
 from .matrix import Matrix, Projections, Source, matrix, projections, upload
 from .slots import filled
 from .table import HostTable
-from .tiles import PAIR
+from .tiles import PAIR, UNIT
 
 TablePlace = bool | Callable[[Tensor], HostTable | FarTable]
 
@@ -157,9 +158,10 @@ class _Preparation:
 
     def hyper_mix(self, mix: arch.HyperMix) -> HyperMix:
         inject = self.matrix(mix.inject) if mix.inject is not None else None
+        step = UNIT if inject is None or plain_type(inject.type.id) else None  # of plain numbers: hyper_long.py
         return HyperMix(
             self.floats(mix.norm),
-            matrix([mix.down], self.device, self.source, None),  # few rows: eight a program keep more of them busy
+            matrix([mix.down], self.device, self.source, step),
             matrix([mix.up], self.device, self.source, PAIR),
             inject,
             self.config.streams,

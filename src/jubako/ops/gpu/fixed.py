@@ -1,0 +1,174 @@
+"""Products of Q8_0 in tiles with columns of floats, which become sixteen-bit codes in the lanes that need them.
+
+Codes are those of `activation.Quantised` but for the last bit of scales; tensors lie as in tensor.py: [t 4, g 8, w],
+t + 4·g a lane, w warps. Lane g = (column, low or high bytes), thread t has weights 8t to 8t + 7 of a block.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .activation import rounded
+from .integer import fma
+from .tensor import plain_dot, words_of
+
+
+@triton.constexpr_function
+def dot_asm() -> str:
+    """Sums of a block for a row and the one eight below, of two words each and two of a column."""
+    return (
+        "{.reg .b32 z, c<4>; mov.b32 z, 0;"
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {c0, c1, c2, c3}, {$2, $4, $3, $5}, {$6, $7}, {z, z, z, z};"
+        "mad.lo.s32 $0, c1, 256, c0; mad.lo.s32 $1, c3, 256, c2;}"
+    )
+
+
+@triton.jit
+def block_dot(row, below, x, FORM: tl.constexpr):
+    """`tensor.block_dots` of one block: int32 [column 4, g, w] for rows and for those eight below."""
+    if FORM == 4:
+        return tl.inline_asm_elementwise(
+            dot_asm(), "=r,=r,r,r,r,r,r,r", [row[0], row[1], below[0], below[1], x[0], x[1]],
+            dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return plain_dot(row[0], row[1], x[0], x[1], FORM), plain_dot(below[0], below[1], x[0], x[1], FORM)
+
+
+@triton.jit
+def fetch_blocks(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr):
+    """Blocks `first` on of sixteen rows from `top` on, on their way: (words, words below, scale, scale below) each."""
+    size = tl.cdiv(rows, 16) * 16 * pairs * 64
+    blocks = ()
+    for i in tl.static_range(COUNT):
+        block = first + i
+        at = (top // 8 * pairs + block // 2) * 8 + g
+        code = base.to(tl.pointer_type(tl.int32)) + ((at * 16 + block % 2 * 2 + t * 4)[:, :, :, None] + tl.arange(0, 2))
+        scale = (base + size).to(tl.pointer_type(tl.float16)) + (at * 2 + block % 2 + t * 0)
+        under = pairs * 8
+        blocks = blocks + (
+            (tl.load(code), tl.load(code + under * 16), tl.load(scale), tl.load(scale + under * 2)),
+        )  # fmt: skip
+    return blocks
+
+
+@triton.jit
+def quick_inverse(x, FORM: tl.constexpr):
+    """32385 / x within a few units in the last place."""
+    if FORM == 4:
+        return tl.inline_asm_elementwise(
+            "{.reg .f32 r; rcp.approx.ftz.f32 r, $1; mul.f32 $0, r, 0f46FD0200;}", "=f,f", [x], dtype=tl.float32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return tl.where(x > 0, 32385.0 / tl.where(x > 0, x, 1.0), float("inf"))
+
+
+@triton.constexpr_function
+def pack_asm() -> str:
+    """The bytes that $7 selects of four numbers times $5, rounded by adding $6."""
+    return (
+        "{.reg .b32 a, b, c, d; fma.rn.f32 a, $1, $5, $6; fma.rn.f32 b, $2, $5, $6; fma.rn.f32 c, $3, $5, $6;"
+        "fma.rn.f32 d, $4, $5, $6; prmt.b32 a, a, b, $7; prmt.b32 c, c, d, $7; prmt.b32 $0, a, c, 0x5410;}"
+    )
+
+
+@triton.jit
+def code_byte(x, inverse, high):
+    """The low or high byte of a number's code."""
+    q = rounded(x * inverse)
+    code = tl.where(q == q, q, 0.0).to(tl.int32)
+    return tl.where(high, (code + 128) >> 8, code) & 255
+
+
+@triton.jit
+def pack(x, inverse, magic, select, FORM: tl.constexpr):
+    """One byte of the codes of four numbers: a word. magic, select: `parts_of_codes`."""
+    if FORM == 4:
+        return tl.inline_asm_elementwise(
+            pack_asm(), "=r,f,f,f,f,f,f,r", [x[0], x[1], x[2], x[3], inverse, magic, select], dtype=tl.int32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        high = select != 0x40
+        word = code_byte(x[0], inverse, high) | (code_byte(x[1], inverse, high) << 8)
+        return word | (code_byte(x[2], inverse, high) << 16) | (code_byte(x[3], inverse, high) << 24)
+
+
+@triton.jit
+def parts_of_codes(g):
+    """What lanes of low and of high bytes add to round, and which bytes they take."""
+    high = g % 2 == 1
+    return tl.where(high, 12582912.0 + 128.0, 12582912.0), tl.where(high, 0x51, 0x40)
+
+
+@triton.jit
+def larger(a, b):
+    """The larger magnitude; a NaN is the largest."""
+    return tl.maximum(tl.abs(a), tl.abs(b), propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def column_codes(near, far, magic, select, FORM: tl.constexpr):
+    """A block of columns, eight numbers a thread [t, g, w, 4] twice, as two words a lane and scales [1, g, w]."""
+    a, b = words_of(near), words_of(far)
+    most = larger(larger(larger(a[0], a[1]), larger(a[2], a[3])), larger(larger(b[0], b[1]), larger(b[2], b[3])))
+    largest = tl.max(most.to(tl.int32, bitcast=True), axis=0).to(tl.float32, bitcast=True)[None, :, :]
+    inverse = quick_inverse(largest, FORM)
+    return (pack(a, inverse, magic, select, FORM), pack(b, inverse, magic, select, FORM)), largest * (1.0 / 32385.0)
+
+
+@triton.jit
+def of_column(d, t, FORM: tl.constexpr):
+    """Scales [1, g = (column, part), w] where their products lie: [t = column, g, w]."""
+    if FORM == 4:
+        lane = t * 8 + tl.zeros([4, 8, d.shape[2]], tl.int32)
+        return tl.inline_asm_elementwise(
+            "shfl.sync.idx.b32 $0, $1, $2, 31, -1;", "=f,f,r", [d, lane], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        each = tl.max(tl.reshape(d, [4, 2, d.shape[2]]), axis=1)
+        return tl.broadcast_to(each[:, None, :], [4, 8, d.shape[2]])
+
+
+@triton.jit
+def add_block(sums, raw, x, d, FORM: tl.constexpr):
+    """The sums of rows and of those below after one block more. d: the columns' scales, where their products lie."""
+    dots = block_dot(tl.split(raw[0]), tl.split(raw[1]), x, FORM)
+    return (
+        fma(dots[0].to(tl.float32), raw[2].to(tl.float32) * d, sums[0], FORM),
+        fma(dots[1].to(tl.float32), raw[3].to(tl.float32) * d, sums[1], FORM),
+    )
+
+
+@triton.jit
+def hold(size, FORM: tl.constexpr):
+    """Loads in front are on their way before anything behind: the assembler moves nothing across a branch. size: never
+    negative, which it can't know."""
+    if FORM == 4:
+        tl.inline_asm_elementwise(
+            "{.reg .pred p; setp.lt.s32 p, $1, 0; @p trap; mov.b32 $0, 0;}", "=r,r", [size], dtype=tl.int32,
+            is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.constexpr_function
+def put_asm(bits: int) -> str:
+    return f"{{.reg .pred p; setp.ne.s32 p, $3, 0; @p st.global.b{bits} [$1], $2; mov.b32 $0, 0;}}"
+
+
+@triton.jit
+def put(at, x, live, FORM: tl.constexpr):
+    """Store x where live, from where it lies: the compiler's own stores would first bring it into another order,
+    through shared memory and two barriers each."""
+    BITS: tl.constexpr = at.dtype.element_ty.primitive_bitwidth
+    if FORM == 4:
+        there = live.to(tl.int32)
+        bits = x.to(tl.int32, bitcast=True)
+        tl.inline_asm_elementwise(
+            put_asm(BITS), "=r,l,r,r", [at.to(tl.int64), bits, there], dtype=tl.int32, is_pure=False, pack=1
+        )
+    else:
+        tl.store(at, x.to(at.dtype.element_ty), mask=live)
