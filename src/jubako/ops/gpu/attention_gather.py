@@ -165,7 +165,8 @@ def _attend_chosen(
     h = tl.arange(0, GROUP_ROWS)
     n = tl.arange(0, D)
     head = ((t * KV_HEADS + kv) * GROUP + tl.minimum(h, GROUP - 1))[:, None] * D
-    queries = (tl.load(q + head + number_of_key(n, D)[None, :]) * (scale * 1.4426950408889634)).to(tl.float16)
+    queries = tl.load(q + head + number_of_key(n, D)[None, :]).to(tl.float32)
+    queries = (queries * (scale * 1.4426950408889634)).to(tl.float16)
     top = tl.full([GROUP_ROWS], -1.0e30, tl.float32)
     weight = tl.zeros([GROUP_ROWS], tl.float32)
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
@@ -207,7 +208,7 @@ def _attend_chosen(
         share = tl.permute(tl.reshape(share.to(tl.float16), [GROUP_ROWS, 2, 4, 2]), (0, 2, 1, 3))
         mixed = tl.dot(tl.reshape(share, [GROUP_ROWS, 16]), _values(values, D, VALUE, FORM), acc=mixed)
     place = head + number_of_value(n, D)[None, :]
-    answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
+    answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place).to(tl.float32))
     tl.store(out + place, answer.to(tl.float16), mask=(h < GROUP)[:, None])
 
 

@@ -95,7 +95,7 @@ def _attend_all(
     d = tl.arange(0, D)
     head = (t * KV_HEADS + kv) * GROUP + row % GROUP
     place = head[:, None] * D + d[None, :]
-    queries = (tl.load(q + place) * (scale * 1.4426950408889634)).to(tl.float16)
+    queries = (tl.load(q + place).to(tl.float32) * (scale * 1.4426950408889634)).to(tl.float16)
     top = tl.full([ROWS], -1.0e30, tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, D], tl.float32)
@@ -116,7 +116,7 @@ def _attend_all(
         value = _fetch(codes, scales, base + PAGE + cell, far_row, far_codes, far_scales, D, GROUPS, FAR)
         values = _numbers(value, VALUE, D, TILE, FORM)
         mixed = tl.dot(share.to(tl.float16), values, acc=mixed)
-    answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place))
+    answer = mixed / (weight * VALUE)[:, None] * tl.sigmoid(tl.load(gate + place).to(tl.float32))
     tl.store(out + place, answer.to(tl.float16), mask=live[:, None])
 
 

@@ -43,12 +43,13 @@ class Cut:
 
 
 def usual_cut(uses: float, device: torch.device) -> Cut:
-    """uses: of an expert, on average. The interpreter likes few large programs."""
+    """uses: of an expert, on average; where they are spread evenly most have one tile, or some. The interpreter likes
+    few large programs."""
     if interpreted():
         return Cut(16, 0, 128, 256)
     if target(device).stages == 1:  # 64 KB of shared memory or little more
         return Cut(32 if uses > 12 else 16, down_rows=64, stages=1)
-    if uses > 200:  # two programs share a multiprocessor, so there is no room for a third unit
+    if uses > 200 or 88 < uses <= 116:  # two programs share a multiprocessor, so there is no room for a third unit
         return Cut(128, stages=2)
     if uses * 1.2 > 64:
         return Cut(64, 32)

@@ -148,11 +148,11 @@ def _solve_chunks(
 
 @triton.jit(do_not_specialize=["slot", "tokens"])
 def _run_chunks(
-    mixed, sums, w, u, p, memory, answers, slot, tokens,
+    mixed, sums, w, u, p, memory, slot, tokens,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, CHANNELS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """All chunks in order for some value columns of one head."""
+    """All chunks in order for some value columns of one head, whose answers take the place of U."""
     tile, head = tl.program_id(0), tl.program_id(1)
     key_head = head % KEY_HEADS
     r = tl.arange(0, CHUNK)
@@ -178,7 +178,7 @@ def _run_chunks(
         near = tl.load(p + (row[:, None] * HEADS + head) * CHUNK + r[None, :], mask=wide, other=0.0)
         narrow = _half(new)
         answer += tl.dot(near, narrow)
-        tl.store(answers + inner + v[None, :], answer.to(tl.float16), mask=wide)
+        tl.store(u + inner + v[None, :], answer.to(tl.float16), mask=wide)
         k = tl.load(source + (KEY_HEADS + key_head) * D, mask=wide, other=0.0)
         late = (narrow.to(tl.float32) * tl.exp(tl.where(live, end - run, 0.0))[:, None]).to(tl.float16)
         state = tl.dot(tl.trans(k), late, acc=state * tl.exp(end))
@@ -225,7 +225,6 @@ def gdn_prompt(
 
     mixed, sums = empty(tokens, channels), torch.empty(tokens, heads, device=device)
     w, u, p = empty(tokens, heads * dim), empty(tokens, heads * dim), empty(tokens, heads, CHUNK)
-    answers = empty(tokens, heads * dim)
     rows = -(-tokens // ROWS)
     _mix_channels[(rows, channels // dim)](
         qkv, qkv.stride(0), weights.conv, memory.conv, mixed, columns.slot, columns.start, tokens, dim**-0.5, L2_EPS,
@@ -240,11 +239,11 @@ def gdn_prompt(
         num_warps=warps, **options,
     )  # fmt: skip
     _run_chunks[(dim // values, heads)](
-        mixed, sums, w, u, p, memory.memory, answers, columns.slot, tokens,
+        mixed, sums, w, u, p, memory.memory, columns.slot, tokens,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, VALUES=values, CHANNELS=channels, CHUNK=CHUNK, num_warps=warps,
         num_stages=stages,
     )  # fmt: skip
     _gate_answers[(rows, heads)](
-        answers, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, WIDE=wide, num_warps=4,
+        u, z, z.stride(0), weights.norm, eps, tokens, HEADS=heads, D=dim, ROWS=ROWS, WIDE=wide, num_warps=4,
     )  # fmt: skip
-    return Halves(answers)
+    return Halves(u)

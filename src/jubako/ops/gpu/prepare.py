@@ -224,7 +224,10 @@ class Rope:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What attention needs of new tokens. queries [T, heads, D] · gate [T, heads*D] · index [T, index heads, D']."""
+    """What attention needs of new tokens. queries [T, heads, D] · gate [T, heads*D] · index [T, index heads, D'].
+
+    Float32; queries and gate of a prompt whose cache has eight bits are float16.
+    """
 
     queries: torch.Tensor
     gate: torch.Tensor
@@ -240,8 +243,10 @@ def attention_prepare(
     tokens, device = len(q), q.device
     dim = k.shape[1] // kv_heads
     indexer = weights.indexer
-    queries = torch.empty(tokens, heads, dim, dtype=torch.float32, device=device)
-    gate = torch.empty(tokens, heads * dim, dtype=torch.float32, device=device)
+    halves = columns.parts is None and memory.codes.dtype == torch.int8  # a prompt's products take them anyhow
+    kind = torch.float16 if halves else torch.float32
+    queries = torch.empty(tokens, heads, dim, dtype=kind, device=device)
+    gate = torch.empty(tokens, heads * dim, dtype=kind, device=device)
     index_dim = memory.raw.shape[2] if indexer is not None else dim
     index_q, index_k = index if indexer is not None else (q, k)
     index_queries = None
