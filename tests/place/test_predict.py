@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 from place.planned import CARD, census, machine, measured
 
+from jubako.measure.geometry import network_config
+from jubako.measure.hollow import hollow_network
 from jubako.measure.synth import SKEW
+from jubako.measure.tensor_plan import BlockTypes, plan_tensors
 from jubako.place import routing
 from jubako.place.absent import Outside
-from jubako.place.census import card_bytes, sizes, slot_bytes
+from jubako.place.census import card_bytes, sizes, slot_bytes, take_census
 from jubako.place.factors import CALIBRATED, IDEAL
-from jubako.place.predict import Holding, absent_rates, card_prompt, card_step, chunks, cpu_prompt, cpu_step
+from jubako.place.predict import Holding, absent_rates, card_step, chunks, cpu_prompt, cpu_step
+from jubako.place.predict_prompt import card_prompt
 from jubako.place.routing import Counted, distinct, flat, hit_rate, skewed
 
 EVEN = flat(512, 10)
@@ -157,9 +161,16 @@ def test_a_prompt_on_a_card_takes_the_longer_of_link_and_compute() -> None:
     assert short.seconds == pytest.approx(streamed / 50e9, rel=1e-6)
     assert short.limit.name == "link"
     long = card_prompt(counted, machine(1), CARD, holding(0), EVEN, 65_536, 65_536, IDEAL)
-    passed = sum(card_bytes(m) for m in once) + 512 * sum(slot_bytes(s) for s in counted.experts)
-    assert long.seconds == pytest.approx(65_536 * macs / 100e12 + passed / 1e12, rel=1e-6)
+    assert long.seconds == pytest.approx(65_536 * macs / 100e12, rel=1e-6)  # weights are read beside the products
     assert long.limit.name == "products"
+    held = card_prompt(counted, machine(1), CARD, holding(512), EVEN, 512, 512, replace(IDEAL, card_chunk=0.1))
+    passed = sum(card_bytes(m) for m in once) + distinct(EVEN, 512) * sum(slot_bytes(s) for s in counted.experts)
+    assert held.seconds == pytest.approx(passed / 1e11)
+    assert held.limit.name == "reading and unpacking weights"
+    far = replace(IDEAL, card_chosen=1e-6, card_scored=1e-11)
+    looked = card_prompt(counted, machine(1), CARD, holding(512), EVEN, 65_536, 8192, far)
+    plain = card_prompt(counted, machine(1), CARD, holding(512), EVEN, 65_536, 8192, IDEAL)
+    assert looked.seconds - plain.seconds == pytest.approx(12 * 65_536 * (1e-6 + 1e-11 * 32_768))
     assert chunks(1030, 512) == [512, 512, 6]
 
 
@@ -171,6 +182,25 @@ def test_skewed_routing_is_that_of_synth() -> None:
     assert Counted(uneven, 1).missed(128) == pytest.approx(10 * (1 - hit_rate(uneven, 128)))
 
 
+@pytest.mark.parametrize(
+    ("slots", "experts", "uneven", "milliseconds"),
+    [
+        (1370, 512, False, 13.65), (5840, 512, False, 11.72), (14750, 512, False, 8.10),
+        (1370, 512, True, 10.58), (5840, 512, True, 7.58), (14750, 512, True, 5.63),
+        (2592, 256, False, 11.48), (2592, 256, True, 8.53),
+    ],
+)  # fmt: skip
+def test_steps_over_boxes_take_what_was_measured(slots: int, experts: int, uneven: bool, milliseconds: float) -> None:
+    """On one H200 with 15 threads (docs/performance/boxes.md), the second kind with gate and up in IQ2_S."""
+    types = BlockTypes.parse("" if experts == 512 else "gate_up=IQ2_S,down=IQ4_NL")
+    config = network_config(context=4096, ngram_rows=100_000, experts=experts)
+    counted, box = take_census(hollow_network(config, plan_tensors(config, types))), measured()
+    held = tuple(slots // LAYERS + (layer < slots % LAYERS) for layer in range(LAYERS))
+    popularity = (skewed if uneven else flat)(experts, 10)
+    step = card_step(counted, box, box.cards[0], Holding(held, (experts,) * LAYERS, 16), popularity, 2048)
+    assert 1000 * step.seconds == pytest.approx(milliseconds, rel=0.1)
+
+
 def test_hit_rates_explain_what_a_peer_was_measured_to_do() -> None:
     """FreeToken on one H200: 8.6 ms a token and 2.7 ms for each expert that a layer misses."""
     for slots, tokens_per_second in ((128, 66), (256, 75)):
@@ -180,14 +210,14 @@ def test_hit_rates_explain_what_a_peer_was_measured_to_do() -> None:
 
 def test_one_h200_is_predicted_between_its_peers_and_its_limit() -> None:
     """llama.cpp with all experts on the CPU decodes 18 tok/s there, FreeToken with 25 % in slots 48 and 66; all in VRAM
-    94 and 127. Jubako's own kernels: 4.06 ms a step, 7.23 of four columns (docs/performance/gpu.md)."""
+    94 and 127. Jubako's own kernels: 3.67 ms a step, 5.79 of four columns (docs/performance/gpu.md)."""
     counted, box = census(draft=False), measured()
     card = box.cards[0]
     held = Holding((512,) * LAYERS, (512,) * LAYERS, 16)
     whole = card_step(counted, box, card, held, EVEN)
     four = card_step(counted, box, card, held, EVEN, columns=4)
-    assert whole.seconds - CALIBRATED.host == pytest.approx(4.06e-3, rel=0.05)
-    assert four.seconds - CALIBRATED.host == pytest.approx(7.23e-3, rel=0.05)
+    assert whole.seconds - CALIBRATED.host == pytest.approx(3.67e-3, rel=0.05)
+    assert four.seconds - CALIBRATED.host == pytest.approx(5.79e-3, rel=0.05)
     few = replace(held, slots=(26,) * LAYERS)
     quarter = replace(held, slots=(128,) * LAYERS)
     assert card_step(counted, box, card, few, EVEN).rate > 41

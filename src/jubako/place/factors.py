@@ -22,6 +22,7 @@ class Factors:
     card_attending  a layer of attention in a step whose context is as long as what is chosen from it
     card_launches   launches of a layer
     card_column     each further column of a step, in one layer
+    blind           how far what slots and RAM keep is from the most popular experts, on the way to any experts
     absent          of the CPU's rate on experts, what it reaches on the few that one layer lacks
     fetch           of the link's rate beside the CPU at work, what fetching and laying out an expert leaves
     link_from_frames
@@ -49,6 +50,7 @@ class Factors:
     card_attending: float
     card_launches: float
     card_column: float
+    blind: float
     absent: float
     fetch: float
     link_from_frames: float
@@ -74,28 +76,29 @@ CALIBRATED = Factors(
     cpu_layer_token=54e-6,
     # One H200, docs/performance/gpu.md, 30 November 2026: 4.06 ms for one column, 7.23 for four; 4.89 and 8.27 after
     # 256,000 tokens; 0.2 ms more where the host asks.
-    card_dense=0.414,
-    card_experts=0.414,
+    card_dense=0.514,
+    card_experts=0.514,
     card_cache=1,
     card_attending=28e-6,
     card_launches=14,
-    card_column=8.3e-6,
-    host=0.2e-3,
+    card_column=2.6e-6,
+    host=0.34e-3,
     # There with 16 cores (docs/performance/plan.md): 79 to 96 µs for one absent expert, and 18.3 and 16.4 ms a step for
     # 9.45 of 10 absent in each layer, on the CPU alone and with the link.
-    absent=1.1,
-    fetch=1.0,
+    blind=0.1,
+    absent=0.77,
+    fetch=1.03,
     link_from_frames=0,  # the CPU alone works on them then
     ahead=2,
-    wrong=0.39,
-    asking=20e-6,
-    handoff=44e-6,
+    wrong=0.38,
+    asking=18e-6,
+    handoff=51e-6,
     # There: chunks of 8,192 and 16,384 in 0.494 and 0.911 s where nothing is waited for; 0.956 s where 90 % of the
     # experts have to come over the link.
-    card_chunk=0.2,
-    card_macs=0.3,
-    card_chosen=1e-6,
-    card_scored=5e-11,
+    card_chunk=0.178,
+    card_macs=0.31,
+    card_chosen=0.56e-6,
+    card_scored=2.7e-12,
     link=0.92,
     ssd=0.85,
 )
@@ -110,6 +113,7 @@ IDEAL = Factors(
     card_attending=0,
     card_launches=0,
     card_column=0,
+    blind=0,
     absent=1,
     fetch=1,
     link_from_frames=1,

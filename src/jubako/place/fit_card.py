@@ -11,7 +11,8 @@ from .factors import CALIBRATED
 from .fit_kv import keep
 from .machine import CardRates, Machine
 from .plan import Box, Card, Part, Plan, Wish
-from .predict import Holding, absent_rates, card_prompt, card_step
+from .predict import Holding, absent_rates, card_step
+from .predict_prompt import card_prompt
 from .routing import skewed
 from .shares import PAGE, USUAL_CONTEXT, Short, prefix_budget, ram_limit, spread, ssd_box
 from .sizes import size_text

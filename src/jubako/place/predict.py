@@ -3,9 +3,7 @@
 A step on the CPU reads its weights one after the other: Σ bytes(type) / rate(type) + state and cache / RAM rate.
 
 A step on a card: dense / VRAM + experts in slots / VRAM, layer by layer, and what `absent` says of waiting for the
-experts that have no slot; experts that RAM lacks add their bytes / SSD rate. A prompt on a card goes in chunks: the
-experts that have no slot come over the link under the compute of the layer before, so a chunk takes the longer of the
-two.
+experts that have no slot; experts that RAM lacks add their bytes / SSD rate. Prompts on a card: `predict_prompt`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .absent import Outside
-from .census import Census, ExpertShape, Matrix, card_bytes, sizes, slot_bytes
+from .census import Census, ExpertShape, card_bytes, sizes, slot_bytes
 from .factors import CALIBRATED, Factors
 from .machine import CardRates, Kernel, Machine
 from .routing import Counted, Popularity, distinct
@@ -83,7 +81,7 @@ def cpu_step(
         Term("experts", experts, f"{size_text(expert_bytes)} at {size_text(expert_bytes / experts)}/s"),
         Term("state and cache", state, f"{size_text(state * memory)} at {size_text(memory)}/s"),
         Term("calls", config.layers * factors.cpu_layer, f"{config.layers} layers"),
-        *_ssd(census, machine, holding, popularity, columns, factors),
+        *ssd_terms(census, machine, holding, popularity, columns, factors),
     ]
     return Estimate(columns, tuple(term for term in terms if term.seconds > 0))
 
@@ -110,7 +108,7 @@ def cpu_prompt(
                 work = kernel.experts_macs * scale[matrix.kind] * factors.cpu_prompt
                 unpack = max(matrix.bytes / rates[matrix.kind] - matrix.weights / work, 0)
                 expert += read * unpack + size * config.experts_used * matrix.weights / work
-        streamed += sum(term.seconds for term in _ssd(census, machine, holding, popularity, size, factors))
+        streamed += sum(term.seconds for term in ssd_terms(census, machine, holding, popularity, size, factors))
     all_macs, each = tokens * sum(macs.values()), factors.cpu_layer_token / holding.threads
     terms = [
         Term("dense products", dense, f"{all_macs / 1e12:.2f} T multiply-adds at {all_macs / dense / 1e9:.0f} G/s"),
@@ -147,7 +145,7 @@ def card_step(
     seen: dict[tuple[ExpertShape, int], tuple[float, float, float]] = {}
     for index, shape in enumerate(census.trunk_experts):
         held = min(holding.slots[index], config.experts)
-        away = used.missed(held)
+        away = missed(used, held, factors)
         here = used.distinct() - away
         if (shape, held) not in seen:
             in_slots = here * slot_bytes(shape) / (card.read * factors.card_experts)
@@ -168,7 +166,7 @@ def card_step(
         Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
         Term("further columns", more, f"{columns - 1} columns"),
         Term("host", factors.host, "asking for a step, reading its result"),
-        *_ssd(census, machine, holding, popularity, columns, factors),
+        *ssd_terms(census, machine, holding, popularity, columns, factors),
     ]
     hits = 1 - absent_count / asked if asked else 1.0
     return Estimate(columns, tuple(term for term in terms if term.seconds > 0), hits)
@@ -188,7 +186,7 @@ def draft_pass(
     if not census.draft:
         return 0.0
     shape, used = census.experts[-1], Counted(popularity, 1)
-    away = used.missed(min(holding.slots[-1], census.config.experts))
+    away = missed(used, min(holding.slots[-1], census.config.experts), factors)
     dense = sum(card_bytes(matrix) for matrix in census.draft) / (card.read * factors.card_dense)
     base = dense + (factors.card_launches + 6) * card.node
     slots = (used.distinct() - away) * slot_bytes(shape) / (card.read * factors.card_experts)
@@ -196,6 +194,12 @@ def draft_pass(
     cpu, link = absent_rates(census, machine, card, holding.threads)
     waiting, _ = outside_of(shape, base, slots, cpu, link, late).waiting(used.distinct(), away)
     return base + slots + waiting + (factors.asking if away > 0 else 0.0)
+
+
+def missed(used: Counted, held: int, factors: Factors) -> float:
+    """Of the experts that a step uses in a layer, those beyond `held`, which are not quite the most popular ones."""
+    best, any = used.missed(held), used.distinct() * (1 - held / used.experts)
+    return best + factors.blind * (any - best)
 
 
 def absent_rates(census: Census, machine: Machine, card: CardRates, threads: int) -> tuple[float, float]:
@@ -214,57 +218,12 @@ def absent_rates(census: Census, machine: Machine, card: CardRates, threads: int
     return alone * slowed, min(both.link, card.mapped)
 
 
-def card_prompt(
-    census: Census, machine: Machine, card: CardRates, holding: Holding, popularity: Popularity, tokens: int,
-    chunk: int, factors: Factors = CALIBRATED,
-) -> Estimate:  # fmt: skip
-    """A prompt on a card. Experts without a slot stream over the link beside the compute; from the SSD before that."""
-    once: tuple[Matrix, ...] = tuple(m for m in census.dense if m.rows != census.config.vocabulary)
-    macs = sum(m.weights for m in once)
-    macs += census.config.experts_used * sum(shape.weights for shape in census.trunk_experts)
-    unpack = compute = attend = link = ssd = 0.0
-    streamed = hidden = 0.0
-    read = 0
-    rate = card.to_card * factors.link
-    for size in chunks(tokens, chunk):
-        passed = float(sum(card_bytes(m) for m in once))
-        absent, used = 0.0, Counted(popularity, size)
-        for index, shape in enumerate(census.trunk_experts):
-            held = min(holding.slots[index], census.config.experts)
-            passed += used.distinct() * slot_bytes(shape)
-            absent += used.missed(held) * shape.record
-        middle = read + size / 2
-        chosen = factors.card_chosen * min(middle / max(census.config.index_budget, 1), 1)
-        looks = size * census.attention_layers * (chosen + factors.card_scored * middle)
-        work = passed / (card.read * factors.card_chunk) + size * macs / (card.matmul * factors.card_macs) + looks
-        read, attend = read + size, attend + looks
-        unpack += passed / (card.read * factors.card_chunk)
-        compute += size * macs / (card.matmul * factors.card_macs)
-        over = absent / rate
-        link, streamed, hidden = link + over, streamed + absent, hidden + min(over, work)
-        ssd += sum(term.seconds for term in _ssd(census, machine, holding, popularity, size, factors))
-    share = hidden / (unpack + compute + attend) if unpack + compute + attend <= link else 0.0  # the longer one shows
-    terms = [
-        Term("reading and unpacking weights", unpack, "once a chunk", share * unpack),
-        Term("products", compute, f"{tokens * macs / 1e12:.0f} T multiply-adds", share * compute),
-        Term("attention", attend, f"{census.attention_layers} layers", share * attend),
-        Term(
-            "link",
-            link,
-            f"{size_text(streamed)} at {size_text(card.to_card * factors.link)}/s",
-            0.0 if share else hidden,
-        ),
-        Term("SSD", ssd, f"{size_text(machine.disk.sequential)}/s in order"),
-    ]
-    return Estimate(tokens, tuple(term for term in terms if term.seconds > 0))
-
-
 def chunks(tokens: int, size: int) -> list[int]:
     """The pieces a prompt is read in."""
     return [size] * (tokens // size) + ([tokens % size] if tokens % size else [])
 
 
-def _ssd(
+def ssd_terms(
     census: Census, machine: Machine, holding: Holding, popularity: Popularity, columns: int, factors: Factors
 ) -> list[Term]:
     """Experts that neither box holds. Video memory and RAM hold different ones where RAM is short."""
@@ -273,7 +232,7 @@ def _ssd(
     for index, shape in enumerate(census.trunk_experts):
         in_ram, in_slots = holding.ram[index], holding.slots[index]
         if max(in_ram, in_slots) < count:
-            size += used.missed(min(in_ram + in_slots, count)) * shape.record
+            size += missed(used, min(in_ram + in_slots, count), factors) * shape.record
     if not size:
         return []
     rate = machine.disk.sequential * factors.ssd

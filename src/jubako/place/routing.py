@@ -48,6 +48,7 @@ class Counted:
     """Different experts that so many tokens use together, on average: each number of held ones is reckoned once."""
 
     def __init__(self, popularity: Popularity, tokens: int) -> None:
+        self.experts = len(popularity)
         self._used = 1 - (1 - popularity) ** tokens
         self._missed: dict[int, float] = {}
 

@@ -8,7 +8,8 @@ from .census import Census
 from .factors import CALIBRATED, IDEAL, Factors
 from .machine import CardRates, Machine
 from .plan import Plan
-from .predict import Holding, card_prompt, card_step, chunks, cpu_prompt, cpu_step, draft_pass
+from .predict import Holding, card_step, chunks, cpu_prompt, cpu_step, draft_pass
+from .predict_prompt import card_prompt
 from .routing import Popularity, flat, skewed
 from .speed import Estimate, Speed, Term
 
