@@ -17,11 +17,12 @@ from .expert_step import Cut, down, gate_up, usual_cut
 from .hyper_prompt import PromptParts, settle
 from .integer import fma
 from .launch import COLUMNS
-from .linear import Input, prompt_of, store_rows
+from .linear import Input, prompt_of
 from .link import fetch
 from .mathfun import sigmoid
 from .matrix import Matrix
 from .peer_word import Outbox
+from .rows import store_rows
 from .slots import Slots
 from .target import release, target, wait
 

@@ -43,6 +43,11 @@ class Matrix:
         return self.data if self.scale is None else self.scale
 
     @property
+    def factors(self) -> torch.Tensor:
+        """A factor for each row."""
+        return self.scale if self.scale is not None else torch.ones(self.rows, device=self.data.device)
+
+    @property
     def nbytes(self) -> int:
         return self.rows * (
             self.type.row_bytes(self.cols) if self.type is TILED else LAYOUTS[self.type.name].row_bytes(self.cols)

@@ -22,11 +22,12 @@ from .expert_down import adds_up
 from .experts import Experts, Routed, add_up, parts_of
 from .hyper import HyperMix, hyper_mix
 from .launch import COLUMNS
-from .linear import Input, in_tiles, launch, linear, quantised
+from .linear import Input, launch, linear, quantised
 from .matrix import Matrix
 from .peer import Passage
 from .peer_word import SITES, Outbox, exchange_number, word_of
 from .target import release, target, wait
+from .tile_linear import in_tiles
 
 PIECE, WARPS = 256, 2  # numbers of a program, and its warps
 PATIENCE = 1 << 22  # looks into the inbox before a card gives up: seconds

@@ -1,0 +1,101 @@
+"""The product of a matrix in tiles with up to sixteen columns, and of rows of numbers beside it, in one launch."""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from .activation import Quantised
+from .cuts import divisor, second_cut
+from .matrix import Matrix
+from .peer_word import SITES, Outbox, exchange_number, word_of
+from .rows import row_tile
+from .target import release, target
+from .tensor import tile_products, tile_tree
+from .tiles import TILED, padded
+
+
+@triton.jit(do_not_specialize=["site"])
+def tile_kernel(
+    base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks,
+    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, box, passes, site, most,
+    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr,
+    SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, split): sixteen rows of a matrix in tiles; SECOND_ROWS of a second one, if any, come first.
+
+    second_tiles: of four columns, FOURS times. Split i takes UNITS units and writes to out + i·split_stride.
+    SITES: what is written goes to another card, too (`peer_word.Outbox`).
+    """
+    release(OVERLAP)
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    out += split.to(tl.int64) * split_stride
+    number = 0
+    if SITES > 0:
+        number = exchange_number(passes, site, SITES)
+    if tile >= second_tiles * FOURS:
+        top = (tile - second_tiles * FOURS) * 16
+        sums = tile_products(
+            base, rows, blocks // 8, top, (q, d, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, FORM, OVERLAP
+        )
+        row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
+        for c in tl.static_range(FOURS):
+            y = tile_tree(sums[c])
+            if SCALED:
+                y *= tl.load(scale + tl.minimum(row, rows - 1))
+            column = 4 * c + tl.arange(0, 4)[:, None, None]
+            tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=(row < rows) & (column < tokens))
+            if SITES > 0:
+                place = box + (site % 2) * most + column * rows + row
+                tl.store(place, word_of(y, number), mask=(row < rows) & (column < tokens))
+    elif SECOND >= 0:
+        x = (q, d, s, numbers, x_blocks, x_valid)
+        row_tile(
+            second_base, second_scale, second_rows, blocks, tile % second_tiles, x, tile // second_tiles * 4, tokens,
+            out + rows, out_stride, out, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS, SECOND, True, EVEN,
+            SCALED, 0, FORM, OVERLAP,
+        )  # fmt: skip
+
+
+def in_tiles(matrix: Matrix, x: Quantised) -> bool:
+    """Whether the product is one of tiles."""
+    return matrix.type is TILED and x.fine and x.valid >= matrix.blocks
+
+
+def launch_tiles(
+    matrices: Sequence[Matrix],
+    x: Quantised,
+    out: torch.Tensor,
+    splits: int,
+    units: int,
+    outbox: Outbox | None = None,
+) -> None:
+    """`launch` of a matrix in tiles. Few rows: the block pairs of a unit go over four warps, else over two.
+
+    128 registers a thread let a thousand programs of two warps be there at once, with their first weights on their way.
+    """
+    first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
+    warps = 2 if first.rows >= 8192 else 4
+    columns = min(triton.next_power_of_2(x.tokens), 4)
+    second_rows, second_step = second_cut(second, units, 4 * warps, warps, columns)
+    second_tiles = -(-second.rows // second_rows) if len(matrices) > 1 else 0
+    scaled = first.scale is not None or second.scale is not None
+    to = target(out.device)
+    fours = triton.next_power_of_2(-(-x.tokens // 4))
+    together = {1: 5 if warps == 2 else 12, 2: 5}.get(fours, 2)  # units, as registers allow
+    tile_kernel[(second_tiles * fours + padded(first.rows) // 16, splits)](
+        first.data, first.factors if scaled else first.data, first.rows,
+        second.data, second.factors if scaled else first.data, second.rows, second_tiles, first.blocks,
+        x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
+        *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
+        UNITS=units, STEP=divisor(units, together), FOURS=fours, SITES=0 if outbox is None else SITES,
+        SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=second_step, SECOND_ROWS=second_rows,
+        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, FORM=to.form, OVERLAP=to.overlap,
+        num_warps=warps, **({"maxnreg": 128} if warps == 2 and fours == 1 and to.overlap else {}), **to.options,
+    )  # fmt: skip
