@@ -36,6 +36,7 @@ class Factors:
     card_macs       multiply-adds of a prompt, of the card's rate of large half-precision products
     card_chosen     attention of a prompt's token in one layer, to all that can be chosen
     card_scored     choosing for a prompt's token in one layer, for each token before it
+    far_cells       of the link's rate read in place, when single cells of keys and values are
     link            of the link's rate, while a prompt's experts stream beside the compute
     ssd             of the disk's rate in order, when whole experts are read here and there
     """
@@ -63,6 +64,7 @@ class Factors:
     card_macs: float
     card_chosen: float
     card_scored: float
+    far_cells: float
     link: float
     ssd: float
 
@@ -74,8 +76,8 @@ CALIBRATED = Factors(
     cpu_kernels=0.855,
     cpu_prompt=0.75,
     cpu_layer_token=54e-6,
-    # One H200, docs/performance/gpu.md, 30 November 2026: 4.06 ms for one column, 7.23 for four; 4.89 and 8.27 after
-    # 256,000 tokens; 0.2 ms more where the host asks.
+    # One H200, docs/performance/gpu.md, 30 November 2026: 3.67 ms for one column, 5.79 for four, and 0.34 ms more where
+    # the host asks; 4.00 and 5.99 after 4,096 tokens and after 256,000.
     card_dense=0.514,
     card_experts=0.514,
     card_cache=1,
@@ -83,8 +85,7 @@ CALIBRATED = Factors(
     card_launches=14,
     card_column=2.6e-6,
     host=0.34e-3,
-    # There with 16 cores (docs/performance/plan.md): 79 to 96 µs for one absent expert, and 18.3 and 16.4 ms a step for
-    # 9.45 of 10 absent in each layer, on the CPU alone and with the link.
+    # There with 16 cores: the rows of docs/performance/boxes.md with one column, 512 experts and 256, fitted together.
     blind=0.1,
     absent=0.77,
     fetch=1.03,
@@ -93,12 +94,13 @@ CALIBRATED = Factors(
     wrong=0.38,
     asking=18e-6,
     handoff=51e-6,
-    # There: chunks of 8,192 and 16,384 in 0.494 and 0.911 s where nothing is waited for; 0.956 s where 90 % of the
-    # experts have to come over the link.
+    # There: chunks of 512, 4,096 and 8,192 in 105, 228 and 436 ms with every expert in a slot; 4,096 in 263 ms after
+    # 61,440 tokens and in 290 after 237,568.
     card_chunk=0.178,
     card_macs=0.31,
     card_chosen=0.56e-6,
     card_scored=2.7e-12,
+    far_cells=0.46,  # after 250,000 tokens, 4,096 of them near: 1.21 ms more for one column, 4.72 for four
     link=0.92,
     ssd=0.85,
 )
@@ -126,6 +128,7 @@ IDEAL = Factors(
     card_macs=1,
     card_chosen=0,
     card_scored=0,
+    far_cells=1,
     link=1,
     ssd=1,
 )

@@ -130,6 +130,7 @@ def card_step(
     away_share = max(1 - holding.near / depth, 0) if depth and holding.near is not None else 0.0
     far = columns * census.chosen_bytes(depth, holding.kv_bits, True) * away_share
     cache -= int(far)
+    cells = card.mapped * factors.far_cells
     dense = dense_bytes / (card.read * factors.card_dense)
     state = census.state_bytes / (card.read * factors.card_dense) + cache / (card.read * factors.card_cache)
     state += census.attention_layers * factors.card_attending * min(depth / max(config.index_budget, 1), 1)
@@ -162,7 +163,7 @@ def card_step(
         Term("absent experts", busy, f"{size_text(absent_bytes)}: {rates}", busy - waiting),
         Term("asking for them", asking, f"{boxed} layers"),
         Term("state and cache", state, f"{size_text(census.state_bytes + cache)}"),
-        Term("keys and values in RAM", far / card.mapped, f"{size_text(far)} at {size_text(card.mapped)}/s"),
+        Term("keys and values in RAM", far / cells, f"{size_text(far)} at {size_text(cells)}/s"),
         Term("launches", launches, f"{config.layers * factors.card_launches:.0f} of {card.node * 1e6:.1f} µs"),
         Term("further columns", more, f"{columns - 1} columns"),
         Term("host", factors.host, "asking for a step, reading its result"),
