@@ -2,7 +2,8 @@
 
 A program takes the query heads of one key/value head of one token, and one of `splits` runs of its cells; a second
 launch merges the runs in order. How the cells are cut depends on the token's position alone. In a prompt there is one
-run, and no second launch. A cell is the place of one token.
+run, and no second launch. A cell is the place of one token. Products are float32 here, for 16-bit caches and cards
+without shorter ones; steps over 8-bit caches: attention_step.py.
 """
 # mypy: allow-untyped-defs
 
@@ -16,30 +17,18 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .attention_prompt import attend_prompt
+from .attention_step import PIECE, VALUE, attend_bytes, rows_of_cells, run_of
+from .attention_step import TILE as STEP_TILE
+from .attention_step import WARPS as STEP_WARPS
 from .columns import Columns
-from .launch import exact, fast, has_tf32, overlapped, power_of_two
+from .launch import exact, overlapped, power_of_two
 from .prompt import Halves
 from .state import PAGE, AttentionMemory
 from .target import interpreted, release, target, wait
 
 SPLITS = 64  # runs of a step's columns, at most; those of fewer than TILE cells are left out
-TILE, WARPS = 64, 4  # cells decoded at a time
-WIDE_TILE, WIDE_WARPS = 16, 4  # where products are float32: a 16-bit cache, cards without shorter ones
-MERGED = 64  # elements of a head that one program merges
-
-
-@triton.jit
-def _rows(
-    blocks, pages, i, end, from_blocks, tail, kv,
-    KV_HEADS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, SPARSE: tl.constexpr,
-):  # fmt: skip
-    """Rows of the cache that hold the keys of a query's cells i, which lie below `end`."""
-    cell = tail + i - from_blocks
-    if SPARSE:
-        block = tl.load(blocks + i // RATIO, mask=(i < end) & (i < from_blocks), other=0)
-        cell = tl.where(i < from_blocks, block * RATIO + i % RATIO, cell)
-    page = tl.load(pages + cell // PAGE, mask=i < end, other=0).to(tl.int64)
-    return (page * KV_HEADS + kv) * 2 * PAGE + cell % PAGE
+TILE, WARPS = 16, 4  # cells decoded at a time where products are float32
+MERGED = 32  # elements of a head that one program, a warp, merges
 
 
 @triton.jit
@@ -76,19 +65,9 @@ def _attend(
     release(OVERLAP)
     wait(OVERLAP)
     t, kv, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    position = tl.load(positions + t)
+    start, end, total, from_blocks, tail = run_of(t, split, chosen, slots, positions, RATIO, SPARSE, SPLITS, TILE)
     pages += tl.load(slots + t) * page_stride
     blocks += t * BUDGET
-    from_blocks = 0
-    tail = 0
-    if SPARSE:
-        count = tl.load(chosen + t)
-        from_blocks = tl.where(count < 0, 0, count * RATIO)
-        tail = tl.where(count < 0, 0, (position + 1) // RATIO * RATIO)
-    total = from_blocks + position + 1 - tail
-    run = tl.maximum(tl.cdiv(total, SPLITS), TILE)
-    start = split * run
-    end = tl.minimum(start + run, total)
 
     h = tl.arange(0, GROUP_ROWS)
     d = tl.arange(0, D)
@@ -100,13 +79,13 @@ def _attend(
     weight = tl.zeros([GROUP_ROWS], tl.float32)
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
     i = start + tl.arange(0, TILE)
-    row = _rows(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
+    row = rows_of_cells(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
     key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
     value, value_scale = _fetch(codes, scales, row + PAGE, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
     for _ in range(start, end, TILE):
         live = i < end
         i += TILE
-        row = _rows(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
+        row = rows_of_cells(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
         keys = _decoded(key, key_scale, D, TILE)
         key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
         score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
@@ -177,22 +156,29 @@ def sparse_attention(
     pieces = tokens * heads * splits if step else 0
     sums = torch.empty(pieces, dim, dtype=torch.float32, device=q.device)
     maxima, totals = (torch.empty(pieces, dtype=torch.float32, device=q.device) for _ in range(2))
-    if memory.codes.dtype == torch.int8 and (has_tf32(q.device) or interpreted()):
-        tile, warps, precision = TILE, WARPS, fast(q.device)
-    else:
-        tile, warps, precision = WIDE_TILE, WIDE_WARPS, exact(q.device)
     far = memory.reach(columns, columns.start + tokens if blocks is None else blocks.shape[1] * memory.ratio)
-    _attend[(tokens, kv_heads, splits)](
-        q, gate, out, sums, maxima, totals,
+    where = (
         blocks if blocks is not None else columns.slots, chosen if chosen is not None else columns.slots,
         columns.slots, columns.positions, memory.cells, memory.cells.stride(0), memory.codes, memory.scales,
         1 / math.sqrt(dim), far.first, far.codes, far.scales,
-        GROUP=group, GROUP_ROWS=max(16, power_of_two(group)), KV_HEADS=kv_heads, D=dim,
-        GROUPS=memory.scales.shape[-1], PAGE=PAGE, RATIO=max(memory.ratio, 1),
-        BUDGET=blocks.shape[1] if blocks is not None else 1, SPARSE=blocks is not None, SPLITS=splits,
-        TILE=tile, PRECISION=precision, FAR=memory.far is not None, OVERLAP=target(q.device).overlap,
-        num_warps=warps, **overlapped(q.device),
     )  # fmt: skip
+    to = target(q.device)
+    sizes = {
+        "GROUP": group, "GROUP_ROWS": max(16, power_of_two(group)), "KV_HEADS": kv_heads, "D": dim,
+        "GROUPS": memory.scales.shape[-1], "PAGE": PAGE, "RATIO": max(memory.ratio, 1),
+        "BUDGET": blocks.shape[1] if blocks is not None else 1, "SPARSE": blocks is not None, "SPLITS": splits,
+        "FAR": memory.far is not None, "OVERLAP": to.overlap, **overlapped(q.device),
+    }  # fmt: skip
+    if step and memory.codes.dtype == torch.int8 and to.dot:
+        attend_bytes[(tokens, kv_heads, splits)](
+            q, sums, maxima, totals, *where, TILE=STEP_TILE, PIECE=min(PIECE, dim // memory.scales.shape[-1]),
+            VALUE=VALUE, NUMBER=tl.float32 if interpreted() else tl.float16, FORM=to.one_column,
+            num_warps=STEP_WARPS, **sizes,
+        )  # fmt: skip
+    else:
+        _attend[(tokens, kv_heads, splits)](
+            q, gate, out, sums, maxima, totals, *where, TILE=TILE, PRECISION=exact(q.device), num_warps=WARPS, **sizes
+        )
     if not step:
         return out
     room = room_for(tokens, heads * dim, True, q.device) if quantised else None
@@ -200,6 +186,6 @@ def sparse_attention(
     part = min(MERGED, dim)
     _merge[(tokens * heads, dim // part)](
         sums, maxima, totals, gate, *places, HEADS=heads, D=dim, PART=part, SPLITS=splits, QUANTISED=quantised,
-        OVERLAP=target(q.device).overlap, num_warps=4, **overlapped(q.device),
+        OVERLAP=target(q.device).overlap, num_warps=1, **overlapped(q.device),
     )  # fmt: skip
     return room or out

@@ -54,11 +54,6 @@ def exact(device: torch.device) -> str:
     return "tf32x3" if has_tf32(device) else "ieee"
 
 
-def fast(device: torch.device) -> str:
-    """`input_precision` of a tl.dot where eleven bits of each factor are enough."""
-    return "tf32" if has_tf32(device) else "ieee"
-
-
 def overlapped(device: torch.device) -> dict[str, Any]:
     """Compiler options of a kernel that may start while the one before drains; it must call `wait` in every program."""
     return {"launch_pdl": True} if target(device).overlap else {}
