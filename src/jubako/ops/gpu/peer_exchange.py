@@ -80,13 +80,13 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """How one card's part [T, H] of a block's output is made, and what becomes of the sum.
+    """One card's part [T, H] of a block's output, or how it is made, and what becomes of the sum.
 
     It is added to streams [T, S, H] by inject [T, S], in place. mix: whose input they are then, None where nobody's
     yet; fine: see `hyper.hyper_mix`.
     """
 
-    part: Product | Mixture
+    part: Product | Mixture | torch.Tensor
     streams: torch.Tensor
     inject: torch.Tensor
     mix: HyperMix | None
@@ -176,8 +176,10 @@ class Boxes:
         return Outbox(self.outbox, self.passes, site, self.outbox[0].numel())
 
 
-def made(part: Product | Mixture, outbox: Outbox) -> tuple[torch.Tensor, bool]:
+def made(part: Product | Mixture | torch.Tensor, outbox: Outbox) -> tuple[torch.Tensor, bool]:
     """A step's part [T, H], and whether it has gone to the other card already."""
+    if isinstance(part, torch.Tensor):
+        return part, False
     if isinstance(part, Mixture):
         return added(part, outbox.box.shape[2], outbox), adds_up(part.layer)
     x = quantised(part.x)
@@ -187,8 +189,10 @@ def made(part: Product | Mixture, outbox: Outbox) -> tuple[torch.Tensor, bool]:
     return out, sent
 
 
-def added(part: Product | Mixture, hidden: int, outbox: Outbox | None = None) -> torch.Tensor:
+def added(part: Product | Mixture | torch.Tensor, hidden: int, outbox: Outbox | None = None) -> torch.Tensor:
     """A part [T, H] of any number of tokens. outbox: of the other card, for experts that can be sent there."""
+    if isinstance(part, torch.Tensor):
+        return part
     if isinstance(part, Product):
         return linear(part.weight, part.x)
     given = parts_of(part.layer, part.x, part.routed, outbox=outbox)
