@@ -147,8 +147,6 @@ def streams_of(tokens: int) -> np.ndarray:
         ("F32", "Q8_0", 32, 2),
         (None, "BF16", 32, 1),
         ("F32", "Q8_0", 32, 17),
-        ("F32", "tiles", 64, 1),
-        (None, "tiles", 64, 5),
         ("F32", "tiles", 64, 17),
     ],
 )
@@ -157,30 +155,22 @@ def test_mix(inject: str | None, down: str, rank: int, tokens: int, device: torc
     streams = streams_of(tokens)
     want, want_inject = cpu.mix(streams)
     got, got_inject = hyper_mix(torch.from_numpy(streams).to(device), gpu)
-    exact = down != "tiles" and tokens < 3  # elsewhere columns are not rounded as on the CPU
-    tolerance = 1e-5 if exact else 1e-3 if tokens < 17 else 5e-3
+    tolerance = 1e-5 if tokens < 17 else 5e-3
     assert np.abs(got.plain().cpu().numpy() - want).max() <= tolerance * np.abs(want).max()
     assert (got_inject is None) == (want_inject is None)
     if got_inject is not None:
         assert np.abs(got_inject.cpu().numpy() - want_inject).max() <= tolerance
 
 
-@pytest.mark.parametrize(("down", "tokens"), [("Q8_0", 3), ("tiles", 6)])
-def test_mix_of_columns_is_independent(down: str, tokens: int, device: torch.device) -> None:
-    gpu, _ = mix("F32", down, device, 64)
+def test_mix_of_columns_is_independent(device: torch.device) -> None:
+    tokens = 3
+    gpu, _ = mix("F32", "Q8_0", device, 64)
     streams = torch.from_numpy(streams_of(tokens)).to(device)
     together, inject = hyper_mix(streams, gpu)
     for first, last in ((1, 2), (tokens - 2, tokens)):
         part, its_inject = hyper_mix(streams[first:last], gpu)
         assert torch.equal(together.plain()[first:last], part.plain())
         assert inject is not None and its_inject is not None and torch.equal(inject[first:last], its_inject)
-
-
-def test_mix_in_tiles_and_planes_is_the_same(device: torch.device) -> None:
-    streams = torch.from_numpy(streams_of(1)).to(device)
-    planes, _ = hyper_mix(streams, mix("F32", "Q8_0", device, 320)[0])
-    tiles, _ = hyper_mix(streams, mix("F32", "tiles", device, 320)[0])
-    assert (tiles.plain() - planes.plain()).abs().max() <= 1e-3 * planes.plain().abs().max()
 
 
 def test_what_waits_for_the_next_mix(device: torch.device) -> None:

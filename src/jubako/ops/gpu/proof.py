@@ -22,7 +22,7 @@ from .tiles import TILED, to_tiles
 
 log = logging.getLogger(__name__)
 SHAPES = ((40, 512, 6), (8200, 256, 3))  # rows, columns, tokens: of both cuts of a launch
-MIX = (5, 4, 320, 64)  # tokens, streams, hidden size, rank
+MIX = (5, 4, 64, 64)  # tokens, streams, hidden size, rank
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,113 @@
+"""A hyper-connection's mix by tensor cores: streams, mixed values and inject against float64, however it is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from jubako.ops.gpu.hyper import HyperMix, hyper_mix
+from jubako.ops.gpu.hyper_gates import tile_mix
+from jubako.ops.gpu.hyper_long import Cut
+from jubako.ops.gpu.matrix import Matrix
+from jubako.ops.gpu.tiles import TILED, to_tiles
+from jubako.quant import BY_NAME, decode
+
+STREAMS, HIDDEN, RANK = 4, 64, 64
+
+
+@dataclass
+class Case:
+    """Weights on the device and in float64, streams and what is still to be added to them."""
+
+    mix: HyperMix
+    weights: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+    streams: np.ndarray
+    inject: np.ndarray
+    output: np.ndarray
+
+    def want(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """New streams, mixed values, inject."""
+        gamma, down, up, add = self.weights
+        x = self.streams + self.inject[:, :, None].astype(np.float64) * self.output[:, None, :]
+        normed = x / np.sqrt((x**2).mean(2, keepdims=True) + self.mix.eps) * gamma.reshape(STREAMS, -1)
+        wide = normed.reshape(len(x), -1)
+        low = wide @ down.T / STREAMS
+        gates = 1 / (1 + np.exp(-(low / (1 + np.exp(-low))) @ up.T))
+        mixed = (gates.reshape(normed.shape) * normed).mean(1)
+        return x, mixed, None if add is None else 2 / (1 + np.exp(-wide @ add.T / STREAMS))
+
+
+def case(tokens: int, device: torch.device, add: str | None = "F32", hidden: int = HIDDEN, rank: int = RANK) -> Case:
+    rng = np.random.default_rng(tokens + hidden)
+    wide = STREAMS * hidden
+
+    def tiles(rows: int, cols: int, scale: float) -> tuple[Matrix, np.ndarray]:
+        raw = rng.integers(0, 256, (rows, cols // 32, 34), dtype=np.uint8)
+        raw[..., :2] = (rng.uniform(0.5, 2.0, (rows, cols // 32, 1)) * scale).astype(np.float16).view(np.uint8)
+        raw = raw.reshape(rows, -1)
+        made = Matrix(to_tiles(torch.from_numpy(raw).to(device)), TILED, rows, cols)
+        return made, decode("Q8_0", raw).astype(np.float64)
+
+    (down, a), (up, b) = tiles(rank, wide, 2e-3), tiles(wide, rank, 2e-3)
+    gamma = rng.uniform(0.5, 2.0, wide).astype(np.float32)
+    numbers = None if add is None else (rng.standard_normal((STREAMS, wide)) * 0.05).astype(add.replace("F", "float"))
+    rows = None
+    if add is not None and numbers is not None:
+        data = torch.from_numpy(numbers.view(np.uint8).reshape(-1)).to(device)
+        rows = Matrix(data, BY_NAME[add], STREAMS, wide)
+    mix = HyperMix(torch.from_numpy(gamma).to(device), down, up, rows, STREAMS, 1e-6)
+    weights = (gamma.astype(np.float64), a, b, None if numbers is None else numbers.astype(np.float64))
+    streams = (rng.standard_normal((tokens, STREAMS, hidden)) * 3).astype(np.float32)
+    inject = rng.standard_normal((tokens, STREAMS)).astype(np.float32)
+    return Case(mix, weights, streams, inject, rng.standard_normal((tokens, hidden)).astype(np.float32))
+
+
+def mixed(c: Case, device: torch.device, at: slice = slice(None), cut: Cut | None = None) -> tuple[torch.Tensor, ...]:
+    """New streams, mixed values and, if there is one, inject of some tokens."""
+    streams, inject, output = (torch.from_numpy(x[at].copy()).to(device) for x in (c.streams, c.inject, c.output))
+    x, given = tile_mix(streams, c.mix, True, inject, output, cut)
+    return (streams, x.plain().clone()) + (() if given is None else (given,))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "add", "hidden", "cut"),
+    [(1, "F32", 64, None), (3, "F16", 128, Cut(2, 1, 1)), (5, None, 64, Cut(1, 1, 4))],
+)
+def test_against_float64(tokens: int, add: str | None, hidden: int, cut: Cut | None, device: torch.device) -> None:
+    """Several parts a stream, tiles of rows beyond the last, more tokens than a program takes."""
+    c = case(tokens, device, add, hidden)
+    want = c.want()
+    assert want[1].std() > 0.1
+    got = mixed(c, device, cut=cut)
+    assert (len(got) == 3) == (want[2] is not None)
+    for mine, right in zip(got, want, strict=False):
+        assert np.abs(mine.cpu().numpy() - right).max() <= 1e-4 * np.abs(right).max()
+
+
+def test_columns_are_independent(device: torch.device) -> None:
+    """The bits of a token alone, and beside others in another place."""
+    c = case(5, device)
+    together = mixed(c, device)
+    for at in (slice(1, 2), slice(2, 5)):
+        for part, whole in zip(mixed(c, device, at), together, strict=True):
+            assert torch.equal(part, whole[at])
+
+
+def test_streams_as_they_are(device: torch.device) -> None:
+    """Without an output the streams stay, and count as those that an output was added to."""
+    c = case(1, device)
+    new, x, _ = mixed(c, device)
+    streams = new.clone()
+    again, _ = hyper_mix(streams, c.mix)
+    assert torch.equal(streams, new) and torch.equal(again.plain(), x)
+
+
+def test_what_is_no_number_stays(device: torch.device) -> None:
+    c = case(2, device)
+    c.streams[1, 2, 5] = np.nan
+    _, x, inject = mixed(c, device)
+    assert x[0].isfinite().all() and x[1].isnan().all()
+    assert inject[0].isfinite().all() and inject[1].isnan().all()
