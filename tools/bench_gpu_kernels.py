@@ -26,12 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import jubako.ops.gpu.launch
 from jubako.ops.gpu import linear as products
 from jubako.ops.gpu.activation import Quantised, quantize
-from jubako.ops.gpu.combine import Pending, prepared
 from jubako.ops.gpu.cuts import Shape
 from jubako.ops.gpu.expert_step import Cut, down, gate_up, usual_cut
 from jubako.ops.gpu.experts import Experts, Routed, experts
-from jubako.ops.gpu.hyper import Cut as HyperCut
-from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix, long_product
+from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
+from jubako.ops.gpu.hyper_gates import tile_mix
+from jubako.ops.gpu.hyper_long import Cut as HyperCut
+from jubako.ops.gpu.hyper_long import long_parts
 from jubako.ops.gpu.linear import launch, linear
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
@@ -142,7 +143,7 @@ def linear_case(label: str, parts: list[tuple[str, int]], cols: int, tokens: int
 def mixes(count: int) -> list[HyperMix]:
     wide = STREAMS * HIDDEN
     every = (
-        matrices("Q8_0", RANK, wide, count, None),
+        matrices("Q8_0", RANK, wide, count),
         matrices("Q8_0", wide, RANK, count, PAIR),
         matrices("F32", 4, wide, count),
     )
@@ -155,39 +156,31 @@ def hyper_case(tokens: int, cut: HyperCut | None) -> Case:
 
     def make() -> list[Launch]:
         streams = torch.randn(tokens, STREAMS, HIDDEN, device=device())
-        return [lambda m=m: hyper_mix(streams, m, cut=cut) for m in mixes(rotation(size))]
+        return [lambda m=m: tile_mix(streams, m, True, cut=cut) for m in mixes(rotation(size))]
 
-    label = f" long {cut.long} gate {cut.gate} warps {cut.warps}" if cut else ""
-    return Case(f"hyper mix (3 launches) T{tokens}{label}", size, make)
+    label = f" warps {cut.warps} blocks {cut.blocks} tiles {cut.tiles}" if cut else ""
+    return Case(f"hyper mix (2 launches) T{tokens}{label}", size, make)
 
 
 def hyper_pieces(tokens: int) -> Iterator[Case]:
-    """The first two launches of a mix by themselves; a product with the norms behind it, in one launch and in two."""
+    """The first launch of a mix by itself; a mix behind the product whose output it adds."""
     wide = STREAMS * HIDDEN
 
     def streams() -> torch.Tensor:
         return torch.randn(tokens, STREAMS, HIDDEN, device=device())
 
-    def norms() -> list[Launch]:
-        x = streams()
-        return [lambda m=m: prepared(x, m.norm, None) for m in mixes(40)]
-
     def long() -> list[Launch]:
-        low, inverse, inject = (torch.empty(tokens, n, device=device()) for n in (RANK, STREAMS, STREAMS))
-        made, most = mixes(60), HyperCut().long
-        x = prepared(streams(), made[0].norm, None)
-        return [lambda m=m: long_product(m, x, low, inverse, inject, min(most, tokens)) for m in made]
+        x = streams()
+        return [lambda m=m: long_parts(x, m, None, None, min(tokens, 4), HyperCut()) for m in mixes(60)]
 
     def output() -> list[Launch]:
         x, y, inject = streams(), columns(tokens, 6144), torch.rand(tokens, STREAMS, device=device())
-        gamma = torch.ones(wide, device=device())
-        return [
-            lambda w=w: prepared(x, gamma, Pending(inject, linear(w, y))) for w in matrices("Q8_0", HIDDEN, 6144, 18)
-        ]
+        pairs = zip(matrices("Q8_0", HIDDEN, 6144, 18), mixes(18), strict=True)
+        return [lambda w=w, m=m: linear_mix(w, y, x, inject, m) for w, m in pairs]
 
-    yield Case(f"hyper mix: norms T{tokens}", wide * 4 * tokens, norms)
-    yield Case(f"hyper mix: long product T{tokens}", RANK * wide // 32 * 34 + 4 * wide * 4, long)
-    yield Case(f"output, then norms T{tokens}", HIDDEN * 6144 // 32 * 34, output)
+    size = RANK * wide // 32 * 34 + 4 * wide * 4
+    yield Case(f"hyper mix: long product T{tokens}", size, long)
+    yield Case(f"output, then mix T{tokens}", HIDDEN * 6144 // 32 * 34 + size + RANK * wide // 32 * 34, output)
 
 
 def layer_of(gate: str, low: str, count: int) -> Experts:
@@ -336,7 +329,7 @@ def cuts_of(tokens: int, part: str, sweep: bool) -> list[Any]:
     if part == "head":
         return [] if one else [Shape(8, 5, 2, 4), Shape(8, 2, 4, 4)]
     if part == "hyper":
-        return [HyperCut(long, gate) for long in (1, 2) for gate in ((1,) if one else (2, 4))]
+        return [HyperCut(*cut) for cut in ((8, 5, 1), (8, 5, 2), (4, 5, 2), (4, 5, 4), (8, 10, 1))]
     if part == "gate+up":
         return [Cut(apart=units) for units in (1, 2, 5)] + [Cut(words=words) for words in (9, 18, 45)]
     return [Cut(rows=rows, groups=groups) for rows in (8, 16) for groups in (1, 2, 4)]
