@@ -13,6 +13,7 @@ import torch
 from jubako.arch.tensor import Tensor
 from jubako.engine.gpu import load
 from jubako.engine.gpu.load import FileSource
+from jubako.files.mapping import map_file
 from jubako.quant.types import block_type
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -33,6 +34,26 @@ def test_all_bytes_arrive(monkeypatch: pytest.MonkeyPatch, threads: int) -> None
     source.close()
     for one, blocks in zip(wanted, got, strict=True):
         assert np.array_equal(blocks.cpu().numpy(), one.data)
+
+
+def test_what_was_sent_is_no_longer_in_memory(tmp_path: Path) -> None:
+    """A map's pages count as the process's until they are let go; the bytes can be read again."""
+    file = tmp_path / "weights"
+    content = np.random.default_rng(1).integers(0, 256, 64 << 20, np.uint8)
+    file.write_bytes(content.tobytes())
+    _, mapped = map_file(file)
+    data = mapped[4096 + 34 :][: 34 * 1_900_000].reshape(1000, 1900 * 34)
+
+    def held() -> int:
+        """Bytes of mapped files in this process's memory."""
+        status = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssFile"))
+
+    source, before = FileSource(DEVICE, 2), held()
+    got = source(Tensor("some", block_type("Q8_0"), (1000, 1900 * 32), data, file, 0))
+    assert held() - before < 8 << 20
+    assert np.array_equal(got.cpu().numpy(), data) and held() - before > 32 << 20
+    source.close()
 
 
 def test_a_thread_that_is_held_up_keeps_its_piece(monkeypatch: pytest.MonkeyPatch) -> None:

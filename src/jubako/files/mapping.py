@@ -35,3 +35,20 @@ def map_file(path: Path) -> tuple[mmap.mmap, NDArray[np.uint8]]:
     except (OSError, ValueError) as error:
         refuse(path, f"can't be read: {error}")
     return mapped, np.frombuffer(mapped, np.uint8)
+
+
+def let_go(data: NDArray[np.uint8]) -> None:
+    """Take what was read of a map out of this process's memory; the system keeps it as long as it has room for it.
+
+    data: a view of the map's bytes; others than those of a map are left alone.
+    """
+    root = data
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    mapped = root.base.obj if isinstance(root.base, memoryview) else root.base
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not data.size:
+        return
+    length = sum((size - 1) * stride for size, stride in zip(data.shape, data.strides, strict=True)) + data.itemsize
+    start = data.ctypes.data - root.ctypes.data
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, first, start + length - first)

@@ -17,6 +17,7 @@ from ... import _cpu
 from ...arch.network import Network
 from ...arch.tensor import Tensor
 from ...errors import MachineError
+from ...files.mapping import let_go
 from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.far_table import FarTable
 from ...ops.gpu.host import HostExperts
@@ -124,6 +125,7 @@ def routers_of(network: Network) -> list[_cpu.Weight]:
         if router.shape[-1] % kind.weights:
             kind = BY_NAME["F32"]
         routers.append(_cpu.Weight(encode(kind, router.decoded()), kind.id))
+        let_go(router.data)
     return routers
 
 

@@ -2,7 +2,8 @@
 
     file's map ──threads──► pinned pieces ──stream of its own──► raw blocks ──► repacked by whoever asked
 
-Pieces are read while those before are on their way and the tensor before is repacked.
+Pieces are read while those before are on their way and the tensor before is repacked. What has been sent is let go: the
+map would count as memory of this process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from ...arch.tensor import Tensor
+from ...files.mapping import let_go
 
 PIECE = 16 << 20  # bytes
 MOST_THREADS = 8
@@ -45,6 +47,7 @@ class FileSource:
             jobs.append(self._pool.submit(self._send, source[part], target[part]))
         for job in jobs:
             job.result()
+        let_go(tensor.data)
         if self._stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
         return out
