@@ -11,6 +11,7 @@ from block_rows import rows_of, weight
 from gpu_weights import both, same_bits, slots
 
 from jubako import _cpu
+from jubako.ops.gpu.activation import quantize
 from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.expert_step import Cut
 from jubako.ops.gpu.experts import Experts, Routed, experts, experts_combine
@@ -19,6 +20,7 @@ from jubako.ops.gpu.kinds import addend_word, has_table, table_word
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route, route_experts
+from jubako.ops.gpu.router import router_product
 from jubako.ops.gpu.tiles import TILED, to_tiles
 from jubako.quant import BY_NAME
 
@@ -71,11 +73,13 @@ def test_bits_of_the_cpu(gate: str, down: str, shared: str, cols: int, device: t
     assert same_bits(experts(case.layer, case.input(), case.routed()), case.wanted())
 
 
-@pytest.mark.parametrize(("apart", "words"), [(1, 0), (3, 0), (0, 9), (0, 99)])
-def test_bits_however_it_is_cut(apart: int, words: int, device: torch.device) -> None:
-    """One or all three units of a row together; gate and up in the same lanes, or apart."""
+@pytest.mark.parametrize(
+    ("apart", "words", "each"), [(10, 0, 1), (15, 0, 1), (0, 9, 1), (0, 99, 1), (0, 9, 2), (0, 99, 4)]
+)
+def test_bits_however_it_is_cut(apart: int, words: int, each: int, device: torch.device) -> None:
+    """One or all three units of a row together; gate and up in the same lanes, in several rows each, or apart."""
     case = mixture("IQ3_XXS", "MXFP4", "Q8_0", 1, device, hidden=768)
-    cut = Cut(apart=apart, words=words, shared=words, tile=64, rows=128, groups=2)
+    cut = Cut(apart=apart, words=words, shared=words, each=each, tile=64, rows=128, groups=2)
     assert same_bits(experts(case.layer, case.input(), case.routed(), cut), case.wanted())
 
 
@@ -212,12 +216,12 @@ def test_routes(device: torch.device) -> None:
     assert np.array_equal(ids.cpu().numpy(), want_ids) and same_bits(weights, want_weights)
 
 
-@pytest.mark.parametrize("tokens", [2, 18])
-def test_router(tokens: int, device: torch.device) -> None:
+@pytest.mark.parametrize(("tokens", "kind", "cols"), [(2, "F32", HIDDEN), (18, "F32", HIDDEN), (5, "BF16", 1024)])
+def test_router(tokens: int, kind: str, cols: int, device: torch.device) -> None:
     """The shared expert's row comes last; slots are looked up."""
     layer = mixture("Q8_0", "Q8_0", "Q8_0", 1, device).layer
-    router, cpu = both("F32", COUNT + 1, HIDDEN, device, 11)
-    x = np.random.default_rng(1).standard_normal((tokens, HIDDEN)).astype(np.float32)
+    router, cpu = both(kind, COUNT + 1, cols, device, 11)
+    x = np.random.default_rng(1).standard_normal((tokens, cols)).astype(np.float32)
     logits = _cpu.linear(cpu, x)
     want_ids, want_weights = _cpu.route(np.ascontiguousarray(logits[:, :COUNT]), CHOSEN)
     routed = route_experts(Experts((router,), layer.routed, layer.shared), torch.from_numpy(x).to(device), CHOSEN)
@@ -226,6 +230,16 @@ def test_router(tokens: int, device: torch.device) -> None:
     assert np.abs(routed.share.cpu().numpy() - logits[:, COUNT]).max() <= tolerance * np.abs(logits).max()
     assert np.abs(routed.weights.cpu().numpy() - want_weights).max() <= tolerance
     assert torch.equal(routed.slots_in(layer.routed.table), COUNT - 1 - routed.ids)
+
+
+def test_router_of_columns_is_independent(device: torch.device) -> None:
+    router, _ = both("F32", 3, 1024, device, 12)
+    x = torch.from_numpy(np.random.default_rng(2).standard_normal((6, 1024)).astype(np.float32)).to(device)
+    together, alone = torch.empty(6, 3, device=device), torch.empty(1, 3, device=device)
+    router_product(router, quantize(x), together)
+    for column in (0, 5):
+        router_product(router, quantize(x[column : column + 1]), alone)
+        assert torch.equal(together[column : column + 1], alone)
 
 
 def test_argmax(device: torch.device) -> None:

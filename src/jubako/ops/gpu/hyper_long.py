@@ -17,24 +17,13 @@ import triton.language as tl
 from .activation import joined
 from .fixed import add_block, column_codes, fetch_blocks, hold, of_column, parts_of_codes, put
 from .integer import fma
-from .kinds import is_
+from .plain import numbers_at
 from .target import release, target, wait
 
 if TYPE_CHECKING:
     from .hyper import HyperMix
 
 REST = 8  # values of a part behind its rows: the sum of squares, then those of up to seven rows more
-
-
-@triton.jit
-def numbers_at(base, at, TYPE: tl.constexpr):
-    """Plain numbers `at` as float32."""
-    if is_(TYPE, "F32"):
-        return tl.load(base.to(tl.pointer_type(tl.float32)) + at)
-    elif is_(TYPE, "F16"):
-        return tl.load(base.to(tl.pointer_type(tl.float16)) + at).to(tl.float32)
-    else:
-        return tl.load(base.to(tl.pointer_type(tl.bfloat16)) + at).to(tl.float32)
 
 
 @triton.jit

@@ -17,6 +17,17 @@ PIECE = 128  # numbers of a row that a warp loads at once
 
 
 @triton.jit
+def numbers_at(base, at, TYPE: tl.constexpr):
+    """Plain numbers `at` as float32."""
+    if is_(TYPE, "F32"):
+        return tl.load(base.to(tl.pointer_type(tl.float32)) + at)
+    elif is_(TYPE, "F16"):
+        return tl.load(base.to(tl.pointer_type(tl.float16)) + at).to(tl.float32)
+    else:
+        return tl.load(base.to(tl.pointer_type(tl.bfloat16)) + at).to(tl.float32)
+
+
+@triton.jit
 def fetch_plain(base, cols, row, first, PIECES: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr):
     """Numbers `first` on of rows [N]: a tuple of PIECES of float32 [N, 128]. Rows have `cols`; EVEN: all are there."""
     pieces = ()

@@ -14,6 +14,7 @@ from .experts import Experts, Routed
 from .kinds import plain_type
 from .linear import Input, launch, long, prompt_of
 from .mathfun import exp
+from .router import fits_router, router_product
 from .target import release, target, wait
 
 
@@ -111,6 +112,10 @@ def route_experts(layer: Experts, x: Input, k: int) -> Routed:
     needs_fine = not all(plain_type(m.type.id) for m in layer.router)
     if not isinstance(x, Quantised) or (needs_fine and not x.fine):
         x = quantize(x.plain() if isinstance(x, Quantised) else x)
+    if fits_router(layer.router):
+        logits = torch.empty(1, x.tokens, layer.count + 1, device=x.d.device)
+        router_product(layer.router[0], x, logits[0])
+        return _route(logits, k, layer.count, layer.routed.table)
     units = -(-layer.router[0].blocks // 8)
     splits = 1 if plain_type(layer.router[0].type.id) else units // divisor(units, 2)
     parts = torch.empty(splits, x.tokens, layer.count + 1, device=x.d.device)
