@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from jubako.engine.depth import HOPE, Acceptance, Costs, best_plan
@@ -67,6 +68,19 @@ def test_depth_follows_acceptance_and_falls_with_company() -> None:
     costs = costs_of(10, 3, 0.1)
     alone, together = (best_plan(costs, learned(0.7), 3, 0, 0, sequences).depth for sequences in (1, 4))
     assert together < alone
+
+
+@pytest.mark.parametrize(("column", "deepest"), [(10.0, 0), (0.5, 6)])
+def test_what_plain_steps_cost_is_found_out(column: float, deepest: int) -> None:
+    """From nothing known on: a step over boxes takes 14 ms and 10 for each further column, one on a card 0.5."""
+    costs, acceptance, rng, depths = Costs(), learned(0.6), np.random.default_rng(0), []
+    for _ in range(60):
+        depth = best_plan(costs, acceptance, 6, 0, 0, 1).depth
+        kept = int(np.argmin(np.append(rng.random(depth) < 0.6, False)))
+        costs.learn(1 + depth, 14 + column * depth, depth, 0.5 * depth)
+        acceptance.learn_layer(depth, kept)
+        depths.append(depth)
+    assert max(depths[-20:]) <= deepest and (deepest == 0 or min(depths[-20:]) >= 2)
 
 
 def alphas(acceptance: Acceptance) -> list[float]:

@@ -39,7 +39,7 @@ class Costs:
     def step(self, columns: int, passes: int) -> float:
         """A step with so many columns after so many passes of the draft layer."""
         if not self._steps:
-            self._steps = [self._between(n) if known is None else known for n, known in enumerate(self.verify)]
+            self._steps = [self._hoped(n) if known is None else known for n, known in enumerate(self.verify)]
         return self._steps[min(columns, STEP_COLUMNS)] + passes * (self.draft_pass or 0.0)
 
     def learn(self, columns: int, verify: float, passes: int, draft: float) -> None:
@@ -51,6 +51,12 @@ class Costs:
         for other, known in enumerate(self.verify):
             if known is not None and other != columns:
                 self.verify[other] = known + FORGET * (min(known, self._between(other)) - known)
+
+    def _hoped(self, columns: int) -> float:
+        """Of a width that was not tried. Fewer columns than were ever tried may cost only their part, as they do where
+        each asks for experts in main memory: without that hope nobody would see that drafts do not pay."""
+        least, known = next(((n, ms) for n, ms in enumerate(self.verify) if ms is not None), (columns, 0.0))
+        return known * columns / least if columns < least else self._between(columns)
 
     def _between(self, columns: int) -> float:
         """From the nearest narrower and wider steps that are known."""
