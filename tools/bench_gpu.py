@@ -38,8 +38,9 @@ DEPTHS = (0, 16 << 10, 64 << 10, 131 << 10, 250 << 10)
 WIDTHS = (1, 4)
 PROMPTS = (512, 4 << 10, 64 << 10, 250 << 10)
 SEQUENCES = 8  # that run together
-PARTS = "steps,prompts,drafts,together,resume,disk"
-STEPS = {"steps", "drafts", "together", "compile"}  # parts that need graphs
+SAVED = 64 << 10  # tokens of a state that is kept and comes back
+PARTS = "steps,prompts,drafts,answers,together,resume,disk"
+STEPS = {"steps", "drafts", "answers", "together", "compile"}  # parts that need graphs
 
 
 class Journal:
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace, types: str) -> GpuReport:
     """Make the network, measure what was asked for."""
     name = arguments.name + "".join(f"-{part.replace('=', '-')}" for part in types.split(",") if part)
     journal = Journal(arguments.out, name)
-    device = open_gpu()
+    device, only = open_gpu(), set(arguments.only.split(","))
     config = network_config(
         layers=arguments.layers,
         experts=arguments.experts,
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace, types: str) -> GpuReport:
         draft=arguments.draft,
     )
     context = min(config.context_length, max(arguments.depths) + max(arguments.prompts) // 64 + 4096)
-    context = max(context, max(arguments.prompts) + 64) // 64 * 64
+    context = max(context, max(arguments.prompts) + 64, SAVED + 4096 if only & {"resume", "disk"} else 0) // 64 * 64
     network, source = synthetic_network(
         config, device, BlockTypes.parse(types), draft_head=arguments.draft_head or None
     )
@@ -87,7 +88,6 @@ def run(arguments: argparse.Namespace, types: str) -> GpuReport:
     if arguments.chunk:
         executor.chunk = arguments.chunk
     bench = GpuBench(network, executor, arguments.kv_bits, journal.say)
-    only = set(arguments.only.split(","))
     report = bench.report(arguments.widths if only & STEPS else ())
     journal.write(report)
 
@@ -97,16 +97,21 @@ def run(arguments: argparse.Namespace, types: str) -> GpuReport:
             results.append(work())
             shown = {key: value for key, value in asdict(results[-1]).items() if key not in ("kernels", "runs")}
             journal.say(json.dumps(shown))
-        except (JubakoError, RuntimeError, AssertionError, ValueError) as error:
+        except (JubakoError, RuntimeError, AssertionError, ValueError, StopIteration) as error:
             journal.say(f"failed: {type(error).__name__}: {str(error)[:300]}")
         journal.write(report)
 
-    def prompts(lengths: Sequence[int], repeats: int) -> None:
+    def short_prompts(lengths: Sequence[int]) -> None:
         for tokens in lengths:
-            attempt(report.prompts, partial(bench.prompt, tokens, repeats=repeats))
-            if tokens <= executor.chunk:
-                report.prompt_kernels = bench.prompt_kernels(tokens)
+            attempt(report.prompts, partial(bench.prompt, tokens))
+            report.prompt_kernels = bench.prompt_kernels(tokens)
             attempt(report.memory, partial(bench.memory, f"after a prompt of {tokens:,}"))
+
+    def long_prompts(lengths: Sequence[int]) -> None:
+        times = bench.long_prompt(lengths)
+        for _ in lengths:
+            attempt(report.prompts, partial(next, times))
+        attempt(report.memory, partial(bench.memory, f"after a prompt of {max(lengths):,}"))
 
     ends = (arguments.depths[0], arguments.depths[-1])
     if "steps" in only:
@@ -119,18 +124,23 @@ def run(arguments: argparse.Namespace, types: str) -> GpuReport:
     if "drafts" in only and arguments.draft:
         for depth in ends:
             attempt(report.speculative, partial(bench.speculative, depth, profiled=arguments.profile))
+    if "answers" in only:
+        for depth in ends:
+            attempt(report.answers, partial(bench.answered, depth))
+            attempt(report.answers, partial(bench.answered, depth, temperature=0.7, top_k=20))
     if "together" in only:
         for sequences in (1, SEQUENCES):
             attempt(report.steps, partial(bench.steps, 4096, sequences, sequences=sequences))
     if "resume" in only:
-        attempt(report.resumed, partial(bench.resumed, 64 << 10))
+        attempt(report.resumed, partial(bench.resumed, SAVED))
     if "disk" in only:
         with tempfile.TemporaryDirectory(dir=arguments.disk) as folder:
-            attempt(report.disk, partial(bench.from_disk, 64 << 10, Path(folder)))
+            attempt(report.disk, partial(bench.from_disk, SAVED, Path(folder)))
     attempt(report.memory, partial(bench.memory, "after steps"))
     if "prompts" in only:
-        prompts([n for n in arguments.prompts if n <= 8192], 3)
-        prompts([n for n in arguments.prompts if n > 8192], 1)
+        short_prompts([n for n in arguments.prompts if n <= executor.chunk])
+        if long := [n for n in arguments.prompts if n > executor.chunk]:
+            long_prompts(long)
     print(markdown(report), flush=True)
     return report
 
@@ -153,7 +163,7 @@ def main() -> None:
     parser.add_argument("--depths", type=numbers, default=list(DEPTHS))
     parser.add_argument("--widths", type=numbers, default=list(WIDTHS))
     parser.add_argument("--prompts", type=numbers, default=list(PROMPTS))
-    parser.add_argument("--repeats", type=int, default=7, help="runs of sixteen steps, of which the median counts")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of up to 16 steps, of which the median counts")
     parser.add_argument("--only", default=PARTS, help=f"of {PARTS}; compile: none of them")
     parser.add_argument("--disk", type=Path, help="a folder on the disk that saved states are timed on")
     parser.add_argument("--profile", action="store_true", help="the kernels of the first and last depth")

@@ -47,6 +47,7 @@ from jubako.ops.gpu.experts import Beside, Experts, Routed, add_up, parts_of
 from jubako.ops.gpu.far_table import FarTable
 from jubako.ops.gpu.foresight import foresee
 from jubako.ops.gpu.hyper import HyperMix, experts_mix, hyper_mix, linear_mix
+from jubako.ops.gpu.largest import find_largest
 from jubako.ops.gpu.linear import linear
 from jubako.ops.gpu.link import fetch_ahead, link_of
 from jubako.ops.gpu.matrix import Matrix, has_tensor_cores
@@ -222,6 +223,9 @@ def families() -> dict[str, Callable[[], Any]]:
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "rows from the disk": far_rows,
         "argmax": lambda: argmax(torch.zeros(1, 248320)),
+        "largest": lambda: find_largest(
+            torch.zeros(1, 248320), torch.zeros(1, 64, dtype=torch.int32), torch.zeros(1, 64)
+        ),
         "exchange between cards": lambda: exchanged(1),
         "absent experts": lambda: absent(1),
         "absent experts, 4 columns": lambda: absent(4),

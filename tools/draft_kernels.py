@@ -13,7 +13,8 @@ from jubako.ops.gpu.carry import CARRY, keep_streams, kept_streams
 from jubako.ops.gpu.columns import Columns, Part, step_table
 from jubako.ops.gpu.draft_join import Join
 from jubako.ops.gpu.draft_keys import store_keys
-from jubako.ops.gpu.guess import Choice, insert, last_rows, take
+from jubako.ops.gpu.draft_table import Following, take, take_new
+from jubako.ops.gpu.guess import Choice, last_rows
 from jubako.ops.gpu.matrix import Matrix, Projections
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.prepare import Prepared, Rope
@@ -36,17 +37,22 @@ def columns_of(tokens: int) -> Columns:
 
 
 def join() -> Join:
-    small = matrix(64, HIDDEN)
     gammas = (torch.zeros(STREAMS * HIDDEN), torch.zeros(HIDDEN))
-    return Join(small, small, small, *gammas, torch.ones(64, STREAMS), CONFIG.eps)
+    return Join(matrix(64, HIDDEN), matrix(64, 2 * HIDDEN), *gammas, torch.ones(64, STREAMS), CONFIG.eps)
+
+
+def following() -> Following:
+    table, drafts = torch.zeros(9, 16, dtype=torch.int32), torch.zeros(15, 16, dtype=torch.int32)
+    best = largest_of(torch.zeros(1, CONFIG.vocabulary))
+    return Choice(CONFIG.index_blocks(4), 4, CPU).following(table, drafts, best)
 
 
 def joined(tokens: int) -> None:
     """From the ring, and from the last pass."""
     columns = columns_of(tokens)
     out = torch.zeros(tokens, STREAMS, HIDDEN)
-    for streams in (torch.zeros(1, CARRY, STREAMS * HIDDEN), out):
-        join().step(columns, streams, out)
+    join().step(columns, torch.zeros(1, CARRY, STREAMS * HIDDEN), out)
+    join().step(columns, out, out, following())
     keep_streams(out, torch.zeros(1, CARRY, STREAMS * HIDDEN), columns)
     kept_streams(torch.zeros(1, CARRY, STREAMS * HIDDEN), columns, STREAMS)
 
@@ -60,11 +66,11 @@ def between() -> None:
     last, _, _ = last_rows(columns, 1, ready, torch.zeros(3, STREAMS, HIDDEN), torch.zeros(3, STREAMS), to)
     memory = AttentionMemory.empty(CONFIG, 4, 8, torch.zeros(1, 4, dtype=torch.int32), 4)
     choice = Choice(CONFIG.index_blocks(4), 4, CPU)
-    table, drafts = torch.zeros(9, 16, dtype=torch.int32), torch.zeros(15, 16, dtype=torch.int32)
     choice.first(lambda *_: (choice.blocks[:1], choice.counts[:1]))(index, memory, last)
-    choice.follow(table, drafts, largest_of(torch.zeros(1, CONFIG.vocabulary)))
-    take(table, table)
-    insert(table, drafts)
+    after = following()
+    after.follow()
+    take(after.table, after.table)
+    take_new(torch.zeros(10, 16, dtype=torch.int32), after.table, after.counts, after.drafts)
 
 
 def remembered(tokens: int) -> None:

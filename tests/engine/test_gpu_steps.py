@@ -17,6 +17,7 @@ from measure.networks import narrow
 pytest.importorskip("triton")
 
 import jubako.engine.gpu.executor as executor_module
+import jubako.engine.gpu.graph as graph_module
 import jubako.engine.gpu.step as step_module
 from jubako.arch.weights import load_network
 from jubako.core import Request, SamplingParams
@@ -31,6 +32,7 @@ from jubako.files import open_model
 from jubako.measure.synth import synth
 from jubako.ops.gpu.carry import kept_streams
 from jubako.ops.gpu.columns import COUNT, FIRST, PART_SLOT, SLOT, Columns, Part, step_table
+from jubako.ops.gpu.draft_table import Following
 from jubako.ops.gpu.ops import GpuOps
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -72,8 +74,12 @@ def simple(monkeypatch: pytest.MonkeyPatch) -> None:
         out.copy_(after(columns.ids, columns.positions))
         return marked(columns.ids, columns.positions, torch.empty(ops.config.streams, ops.config.hidden))
 
-    def layer(self: Drafts, columns: Columns, streams: torch.Tensor, parts: int, choose: Any) -> torch.Tensor:
+    def layer(
+        self: Drafts, columns: Columns, streams: torch.Tensor, parts: int, choose: Any, after: Following | None = None
+    ) -> torch.Tensor:
         """As the draft layer: what the head reads of each part's last column, and streams left for the next pass."""
+        if after is not None:
+            after.follow()
         if streams is self.ops.pool.carry:
             streams = kept_streams(streams, columns, self.ops.config.streams)
         live = columns.slots < self.ops.pool.idle_slot
@@ -90,10 +96,15 @@ def simple(monkeypatch: pytest.MonkeyPatch) -> None:
     def remember(self: Drafts, columns: Columns, streams: torch.Tensor) -> None:
         assert torch.equal(streams[:, 0, 1].int(), columns.positions), "streams of another token"
 
+    def largest(logits: torch.Tensor, ids: torch.Tensor, values: torch.Tensor) -> None:
+        found = torch.topk(logits, ids.shape[1], sorted=False)
+        values[: len(logits)], ids[: len(logits)] = found.values, found.indices.int()
+
     def run(self: Graphs, key: Any, work: Work) -> None:
         for _ in work() or ():
             pass
 
+    monkeypatch.setattr(graph_module, "find_largest", largest)
     monkeypatch.setattr(Graphs, "run", run)  # what stands in for kernels waits for the device, as no capture may
     monkeypatch.setattr(Graphs, "capture", lambda *_: None)
     monkeypatch.setattr(step_module, "logits", logits)
@@ -164,6 +175,29 @@ def test_no_more_logits_are_copied_than_the_choice_takes(
     assert texts(executor, [9], 3)[0] == [greedy(9)] != drawn
 
 
+def test_the_largest_logits_come_with_a_step_where_they_were_asked_for_before(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    find = type(executor.desk).find
+    monkeypatch.setattr(type(executor.desk), "find", lambda desk, rows: (found.append(rows), find(desk, rows))[1])
+    states = [executor.new_state(256) for _ in range(2)]
+
+    def step(asks: tuple[bool, bool]) -> list[int]:
+        found.clear()
+        rows = executor.step([([3, 4], states[0]), ([5], states[1])])
+        at_once = list(found)
+        for (*_, row), asked in zip(rows, asks, strict=True):
+            if asked:
+                ids, logits = row.largest
+                assert np.array_equal(row.logits[ids], logits) and row.logits.argmax() in ids
+        return [len(at_once), *found]
+
+    assert step((False, True)) == [0, 3] and step((True, True)) == [1, 3] and step((True, False)) == [1, 3]
+    assert step((False, False)) == [1, 3], "nobody has said yet that they are not wanted any more"
+    assert step((True, True)) == [0, 2, 3]
+
+
 def test_logits_are_those_of_the_step(executor: GpuExecutor) -> None:
     one, other = executor.new_state(256), executor.new_state(256)
     first, second = executor.step([([3, 4], one), ([5], other)])
@@ -192,12 +226,17 @@ def test_numbers_that_break_down_end_their_answer_alone(executor: GpuExecutor) -
 def test_tables_at_rest_are_nobodys_and_come_back(executor: GpuExecutor) -> None:
     """What a capture runs on, whose tables may already be written."""
     desk, idle = executor.desk, executor.ops.pool.idle_slot
-    desk.write(step_table([Part([5, 6], 1, 10, 0, 0)]), step_table([Part([7], 2, 9, 0, 0)]))
+    wanted = step_table([Part([5, 6], 1, 10, 0, 0)])
+    desk.write(wanted, step_table([Part([7], 2, 9, 0, 0)]))
     before, written = desk.tables.clone(), desk.caught_up.clone()
     with desk.at_rest(idle):
         for table in (desk.step, desk.draft, desk.caught_up):
             assert set(table[[SLOT, PART_SLOT]].flatten().tolist()) == {idle} and not table[COUNT].any()
+        desk.take()
+        assert not desk.step[COUNT].any()
     assert torch.equal(desk.tables, before) and torch.equal(desk.caught_up, written)
+    desk.take()
+    assert desk.step.tolist() == wanted.tolist(), "the table that was still to be taken"
 
 
 def test_no_graph_of_drafts_is_captured_while_drafts_are_under_way(
@@ -222,7 +261,10 @@ def test_no_graph_of_drafts_is_captured_while_drafts_are_under_way(
     executor.step([([3], state)])
     ran.clear()
     [drafts] = executor.draft([executor_module.DraftWish(4, state, 3)])
-    assert len(drafts) == 3 and len(ran) == 3 and set(ran) <= set(captured)
+    assert len(drafts) == 3 and len(ran) == 2 and set(ran) <= set(captured)
+    ran.clear()
+    [drafts] = executor.draft([executor_module.DraftWish(4, state, 3, lambda row: 5)])
+    assert drafts == [5, 5, 5] and len(ran) == 4 and set(ran) <= set(captured)
 
 
 def test_many_carried_tokens_are_read_before_drafting(executor: GpuExecutor) -> None:

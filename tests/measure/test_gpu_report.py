@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 
 from jubako.measure.drafts import DraftRates
-from jubako.measure.gpu_figures import DiskTime, GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
+from jubako.measure.gpu_figures import (
+    AnswerTime,
+    DiskTime,
+    GpuReport,
+    Memory,
+    PromptTime,
+    ResumeTime,
+    SpeculativeTime,
+    StepTime,
+)
 from jubako.measure.gpu_profile import KernelTime, stage_of, stages
 from jubako.measure.gpu_report import markdown
 
@@ -17,6 +26,7 @@ def report() -> GpuReport:
     made.steps.append(StepTime(65536, 4, 1, 5.125, [5.125], 5.25, 10**10, 0.5, stages(kernels), kernels))
     made.prompts.append(PromptTime(4096, 0, 0.25, 16384.0))
     made.speculative.append(SpeculativeTime(0, 3, 5.5, 1.25, 5.4, 5.6, kernels))
+    made.answers.append(AnswerTime(0, 0.7, 4.0625))
     made.resumed.append(ResumeTime(65536, 20.0, 10.0, 14.0))
     made.texts.append(DraftRates("code", 3, True, 0.0, 128, 4.0, 6.0, 0.6, 2.5, 1.67, [50, 50, 50], [40, 30, 15]))
     made.disk.append(DiskTime(65536, 1_250_000_000, 0.75, 400.0, 410.0))
@@ -30,6 +40,7 @@ def test_every_figure_has_its_place() -> None:
         "| 65,536 | 1 | 4 | 5.125 | 5.250 | 10.00 | 50% |",
         "| 4,096 | 0 | 0.250 | 16,384 |",
         "| 0 | 3 | 5.500 | 1.250 | 5.400 | 5.600 |",
+        "| 0 | 0.7 | 4.062 |",
         "| 65,536 | 20.0 | 10.0 | 14.0 |",
         "| code | 3 | 4.00 | 6.00 | 0.60 | 2.50 | 1.67 | 0.80 0.60 0.30 |",
         "| 65,536 | 1.25 | 0.75 | 400 | 410 |",

@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..arch.network import Network
-from ..core import Request, SamplingParams
-from ..engine.answer import Answer
-from ..engine.depth import Costs
-from ..engine.draft import DraftOptions, Speculation, verify
 from ..engine.executor import DraftWish
 from ..engine.gpu.executor import GpuExecutor
 from ..ops.gpu.columns import Part, step_table
+from ..ops.gpu.draft_table import DRAFTED
 from ..ops.gpu.sequence import GpuState
 from ..ops.gpu.state import AttentionMemory
-from .gpu_figures import DiskTime, GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
+from .gpu_answers import answer_milliseconds, answered
+from .gpu_figures import AnswerTime, DiskTime, GpuReport, Memory, PromptTime, ResumeTime, SpeculativeTime, StepTime
 from .gpu_profile import KernelTime, kernel_times, stages
 from .gpu_saved import from_disk, resumed
 from .traffic import expert_bytes, traffic
 
 COPY_BYTES = 4 << 30
+RUN, STEPS = 0.06, 16  # seconds that steps are timed at a time, and how many at most
 Note = Callable[[str], None]
 
 
@@ -109,21 +109,20 @@ class GpuBench:
         depth: int,
         width: int,
         sequences: int = 1,
-        repeats: int = 7,
-        steps: int = 16,
+        repeats: int = 5,
         profiled: bool = False,
         trace: Path | None = None,
     ) -> StepTime:
-        """Time steps of `width` columns, shared by the sequences, after `depth` tokens."""
+        """Time steps of `width` columns, shared by the sequences, after `depth` tokens: runs of some RUN seconds."""
         self.note(f"{width} columns of {sequences} sequences at depth {depth}")
         desk, runner, each = self.executor.desk, self.executor.steps, width // sequences
         with self.states(sequences, depth) as states:
             for state in states:
-                state.reserve(min(depth + each * steps * (repeats + 4), state.context))
+                state.reserve(min(depth + each * (STEPS + 4), state.context))
             ids = self.ids(each)
             table = step_table([Part(ids, state.slot, depth, 0, 0) for state in states])
 
-            def several(count: int = steps) -> None:
+            def several(count: int) -> None:
                 for _ in range(count):
                     runner.run(width)
 
@@ -132,11 +131,12 @@ class GpuBench:
                 desk.write(table)
 
             start()
-            several()
+            several(2)
+            steps = min(max(round(RUN / _seconds(lambda: several(2)) * 2), 4), STEPS)
             runs = []
             for _ in range(repeats):
                 start()
-                runs.append(1000 * _seconds(several) / steps)
+                runs.append(1000 * _seconds(lambda: several(steps)) / steps)
             start()
             kernels = kernel_times(lambda: several(1), 4, trace) if profiled or trace else []
             host = self._host(states, depth, ids)
@@ -160,7 +160,7 @@ class GpuBench:
         """Time speculative steps after `depth` tokens: medians after three that warm up."""
         self.note(f"{drafts} drafts at depth {depth}")
         executor, desk = self.executor, self.executor.desk
-        whole, drafting, engine = [], [], []
+        whole, drafting = [], []
         with self.states(1, depth) as [state]:
             executor.step([(self.ids(1), state)])
             for run in range(repeats + 3):
@@ -171,22 +171,13 @@ class GpuBench:
                     whole.append(1000 * (time.perf_counter() - started))
                     drafting.append(1000 * found.seconds)
                 state.keep(2)
-            answer = Answer(Request("", (0,), SamplingParams(), max_tokens=10 * repeats), self._context)
-            text = Speculation(answer, state, [], DraftOptions(drafts, fixed=True))
-            text.columns = self.ids(1)
-            costs = Costs()
-            for _ in range(repeats):
-                started = time.perf_counter()
-                [rows] = verify(executor, costs, [text])
-                text.accept(rows)
-                engine.append(1000 * (time.perf_counter() - started))
+            engine = answer_milliseconds(self, state, drafts, repeats)
             first = [Part(self.ids(2), state.slot, state.position - 1, 0, 0)]
-            columns = [Part(self.ids(1 + drafts), state.slot, state.position + 1, 0, 0)]
-            desk.write(step_table(columns), step_table(first))
-            tables = desk.tables.clone()
+            columns = [Part([*self.ids(1), *[DRAFTED] * drafts], state.slot, state.position + 1, 0, 0)]
+            tables = step_table(columns), step_table(first)
 
             def guess() -> None:
-                desk.tables.copy_(tables)
+                desk.write(*tables)
                 executor.launch_drafts(first, drafts)
 
             def replay() -> None:
@@ -196,7 +187,11 @@ class GpuBench:
             replay()
             device = median(1000 * _seconds(replay) for _ in range(repeats))
             kernels = kernel_times(guess, 3) if profiled else []
-        return SpeculativeTime(depth, drafts, median(whole), median(drafting), device, median(engine), kernels)
+        return SpeculativeTime(depth, drafts, median(whole), median(drafting), device, engine, kernels)
+
+    def answered(self, depth: int, **params: Any) -> AnswerTime:
+        """See `gpu_answers.answered`."""
+        return answered(self, depth, **params)
 
     def resumed(self, depth: int) -> ResumeTime:
         """See `gpu_saved.resumed`."""
@@ -225,6 +220,25 @@ class GpuBench:
                 if counts:
                     times.append(time.perf_counter() - started)
         return PromptTime(tokens, depth, median(times), tokens / median(times))
+
+    def long_prompt(self, lengths: Sequence[int]) -> Iterator[PromptTime]:
+        """Time one prompt from an empty context up to each of the lengths, after its last two chunks as warm-up."""
+        self.note(f"prompt of {max(lengths)}, looked at after {', '.join(map(str, sorted(lengths)))}")
+        ids, chunk = self.ids(max(lengths)), self.executor.chunk
+        ends = sorted({*lengths, *range(chunk, len(ids), chunk)})
+        with self.states(1, 0) as [state]:
+            before = ends[-3] if len(ends) > 2 else 0
+            _take_as_read(state, before)
+            for start in range(before, len(ids), chunk):
+                self.executor.forward(ids[start : start + chunk], state, last_only=True)
+            _take_as_read(state, 0)
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for start, end in zip([0, *ends], ends, strict=False):
+                self.executor.forward(ids[start:end], state, last_only=True)
+                if end in lengths:
+                    seconds = time.perf_counter() - started
+                    yield PromptTime(end, 0, seconds, end / seconds)
 
     def prompt_kernels(self, tokens: int) -> list[KernelTime]:
         """The kernels of one prompt chunk from an empty context."""

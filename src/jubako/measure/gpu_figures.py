@@ -61,6 +61,16 @@ class SpeculativeTime:
 
 
 @dataclass(frozen=True)
+class AnswerTime:
+    """A step of an answer without drafts after `depth` tokens, with all that the engine does between steps. At
+    temperature 0 it is greedy."""
+
+    depth: int
+    temperature: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
 class ResumeTime:
     """A state after `depth` tokens: taking a checkpoint, and from it to the first token."""
 
@@ -113,6 +123,7 @@ class GpuReport:
     prompts: list[PromptTime] = field(default_factory=list)
     prompt_kernels: list[KernelTime] = field(default_factory=list)  # of a chunk
     speculative: list[SpeculativeTime] = field(default_factory=list)
+    answers: list[AnswerTime] = field(default_factory=list)
     resumed: list[ResumeTime] = field(default_factory=list)
     disk: list[DiskTime] = field(default_factory=list)
     texts: list[DraftRates] = field(default_factory=list)  # drafts on real text

@@ -37,8 +37,8 @@ STAGES = {
         "cutlass",
         "nvjet",
     ),
-    "drafts": ("_take", "_follow", "_insert", "_note", "_last_rows", "_move", "join_kernel", "norm_kernel"),
-    "head": ("argmax_kernel", "best_kernel"),
+    "drafts": ("_take", "_follow", "_note", "_last_rows", "_move", "join_kernel", "norm_kernel"),
+    "head": ("argmax_kernel", "best_kernel", "_of_piece", "_of_all", "_advance"),
 }
 
 

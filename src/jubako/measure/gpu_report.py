@@ -41,6 +41,9 @@ def markdown(report: GpuReport) -> str:
             f"| {s.depth:,} | {s.drafts} | {s.milliseconds:.3f} | {s.drafting:.3f} | {s.device:.3f} | {s.engine:.3f} |"
             for s in report.speculative
         ]
+    if report.answers:
+        lines += ["", "| depth | temperature | step in an answer, ms |", "|---|---|---|"]
+        lines += [f"| {a.depth:,} | {a.temperature:g} | {a.milliseconds:.3f} |" for a in report.answers]
     if report.resumed:
         lines += ["", "| tokens | checkpoint, ms | resumed | first token |", "|---|---|---|---|"]
         lines += [f"| {r.depth:,} | {r.save:.1f} | {r.resume:.1f} | {r.first_token:.1f} |" for r in report.resumed]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from jubako.ops.gpu.columns import COUNT, IDS, PENDING, POSITION, SLOT, Columns, Part, step_table
-from jubako.ops.gpu.guess import Choice, insert, last_rows, take
+from jubako.ops.gpu.draft_table import DRAFTED, take, take_new
+from jubako.ops.gpu.guess import Choice, last_rows
 from jubako.ops.gpu.prepare import Prepared
 from jubako.ops.gpu.route import largest_of
 from jubako.ops.gpu.state import AttentionMemory
@@ -18,6 +19,13 @@ def memory_of(ratio: int, device: torch.device) -> AttentionMemory:
 
 def table_of(parts: list[Part], device: torch.device) -> torch.Tensor:
     return torch.from_numpy(step_table(parts)).to(device)
+
+
+def in_main_memory(parts: list[Part], number: int, device: torch.device) -> torch.Tensor:
+    """A step's table as the host leaves it, and its number."""
+    table = torch.zeros(10, 16, dtype=torch.int32, pin_memory=device.type == "cuda")
+    table[:9], table[9, 0] = torch.from_numpy(step_table(parts)), number
+    return table
 
 
 def likeliest(tokens: list[int], device: torch.device) -> torch.Tensor:
@@ -38,7 +46,7 @@ def test_later_drafts_see_the_first_ones_blocks_and_those_finished_since(device:
     assert first(q, memory, Columns.of_step(table, 2)) == (blocks, counts)
     drafts, found = torch.zeros(15, 16, dtype=torch.int32, device=device), []
     for _ in range(5):  # a block is complete with its last token
-        choice.follow(table, drafts, likeliest([5, 6], device))
+        choice.following(table, drafts, likeliest([5, 6], device)).follow()
         chosen, many = choice.again(q, memory, Columns.of_step(table, 2))
         found.append([chosen[part, : many[part]].tolist() for part in range(2)])
     assert [lines[0] for lines in found] == [[0, 4, 2, 5]] * 4 + [[0, 4, 2, 5, 6]]
@@ -46,21 +54,38 @@ def test_later_drafts_see_the_first_ones_blocks_and_those_finished_since(device:
 
 
 def test_drafts_become_the_next_pass_and_the_columns_after_the_sure_ones(device: torch.device) -> None:
-    step = table_of([Part([7, 0, 0, 0], 0, 10, 1, 1), Part([8], 1, 3, 0, 0), Part([9, 0], 2, 5, 0, 0)], device)
+    left = DRAFTED
+    parts = [Part([7, left, left, left], 0, 10, 1, 1), Part([8], 1, 3, 0, 0), Part([9, left], 2, 5, 0, 0)]
     table = table_of([Part([4, 7], 0, 8, 0, 0), Part([8], 1, 2, 0, 0), Part([9], 2, 4, 0, 0)], device)
-    before = step.clone()
     drafts = torch.zeros(15, 16, dtype=torch.int32, device=device)
     choice = Choice(0, 0, device)
     for turn, tokens in enumerate(([11, 21, 31], [12, 4500, 32], [-1, 23, 33])):
-        choice.follow(table, drafts, likeliest(tokens, device))
+        choice.following(table, drafts, likeliest(tokens, device)).follow()
         assert drafts[turn, :3].tolist() == tokens
         assert table[IDS, :3].tolist() == [max(token, 0) for token in tokens]
         assert table[POSITION, :3].tolist() == [10 + turn, 3 + turn, 5 + turn]
         assert table[SLOT, :3].tolist() == [0, 1, 2] and table[COUNT, :4].tolist() == [1, 1, 1, 0]
         assert table[PENDING, 0] == turn + 1
-    insert(step, drafts)
+    step, taken = torch.zeros(9, 16, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    written = in_main_memory(parts, 1, device)
+    take_new(written, step, taken, drafts)
     assert step[IDS, :8].tolist() == [7, 11, 12, 0, 8, 9, 31, 0]
-    assert torch.equal(step[1:], before[1:])
+    assert torch.equal(step[1:].cpu(), torch.from_numpy(step_table(parts))[1:]) and taken.tolist() == [1]
+
+
+def test_a_steps_table_is_taken_once(device: torch.device) -> None:
+    """Another step by the same table goes on from where the one before it left that."""
+    step, taken = torch.zeros(9, 16, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    drafts = torch.full((15, 16), 77, dtype=torch.int32, device=device)
+    written = in_main_memory([Part([3, 4], 1, 6, 2, 1)], 5, device)
+    take_new(written, step, taken, drafts)
+    assert step[IDS, :3].tolist() == [3, 4, 0] and step[POSITION, :2].tolist() == [6, 7] and taken.tolist() == [5]
+    step[POSITION] += 2
+    take_new(written, step, taken, drafts)
+    assert step[POSITION, :2].tolist() == [8, 9]
+    written[-1, 0] += 1
+    take_new(written, step, taken, drafts)
+    assert step[POSITION, :2].tolist() == [6, 7] and taken.tolist() == [6]
 
 
 def test_a_table_is_taken_from_main_memory(device: torch.device) -> None:

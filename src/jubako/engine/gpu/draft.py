@@ -1,7 +1,7 @@
 """The draft layer on the GPU: catch up on what is sure, then guess token after token; two captured graphs.
 
-    carried streams ┐                                    ┌ follow: id of the draft, next position
-    sure ids ───────┴ join → keys, values → last column ─┴→ join → layer → …  → ids into the step that verifies them
+    carried streams ┐
+    sure ids ───────┴ join → keys, values → last column → head → join with the draft → layer → head → … → drafts
 
 Tokens that are sure already go no further than keys and values, those of prompts too. Drafts never change the text, so
 nothing here need give the same bits for every width. `engine.draft_layer` is the same on other devices.
@@ -18,10 +18,11 @@ import torch
 from ...ops.gpu.carry import kept_streams
 from ...ops.gpu.columns import Columns, Part, step_table
 from ...ops.gpu.draft_join import TOGETHER
-from ...ops.gpu.guess import Choice, insert, last_rows, take
+from ...ops.gpu.draft_table import Following, take
+from ...ops.gpu.guess import Choice, last_rows
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import Choose, GpuOps
-from ...ops.gpu.route import largest_of
+from ...ops.gpu.route import PIECE, largest_of
 from ...ops.gpu.sequence import GpuState
 from ...ops.gpu.state import AttentionMemory
 from ...ops.gpu.weights import Gdn
@@ -36,6 +37,7 @@ class Drafts:
         self.ops, self.desk, self._graphs = ops, graphs.desk, graphs
         config = ops.config
         self._streams = torch.zeros(COLUMNS, config.streams, config.hidden, device=ops.device)
+        self._best = torch.zeros(COLUMNS, -(-config.vocabulary // PIECE), dtype=torch.int64, device=ops.device)
         memory = ops.pool.layers[-1]
         assert isinstance(memory, AttentionMemory)
         self._memory = memory
@@ -46,11 +48,10 @@ class Drafts:
         """How many graphs there are, those of steps too."""
         return len(self._graphs)
 
-    def capture(self, width: int, parts: int) -> None:
-        """Have drafts of so many sequences ready that bring `width` columns."""
+    def capture(self, width: int, parts: int, depth: int) -> None:
+        """Have `depth` drafts of so many sequences ready that bring `width` columns."""
         self._graphs.capture(("first draft", width, parts), partial(self._catch_up, width, parts))
-        self._graphs.capture(("draft", parts), partial(self._further, parts))
-        self._graphs.capture(("insert",), self._insert)
+        self._graphs.capture(("drafts", parts, depth), partial(self._ahead, parts, depth))
 
     def catch_up_table(self, wishes: Sequence[DraftWish]) -> list[Part]:
         """What the first pass reads: all that is sure. The states count it as read."""
@@ -64,44 +65,47 @@ class Drafts:
         return parts
 
     def start(self, wishes: Sequence[DraftWish]) -> list[Part]:
-        """Catch up on what is sure and make the first draft of each wish; what is read for that. Nothing is waited for.
+        """Catch up on what is sure and look for the first draft of each wish; what is read for that. Nothing is waited
+        for.
 
         There must be room for the drafts.
         """
         parts = self.catch_up_table(wishes)
         self.desk.write(draft=step_table(parts))
-        self.first(parts)
+        self.first(parts, max(wish.depth for wish in wishes))
         return parts
 
-    def first(self, parts: Sequence[Part]) -> None:
-        """The first drafts by the desk's table, which says the same."""
+    def first(self, parts: Sequence[Part], depth: int) -> None:
+        """The first pass by the desk's table, which says the same, before `depth` drafts."""
         width, count = sum(len(part.ids) for part in parts), len(parts)
-        self.capture(width, count)  # the later drafts', too: a graph runs once before, over what a first draft leaves
+        self.capture(width, count, depth)  # all of it now: a graph runs once before, over what a pass leaves
         self._graphs.run(("first draft", width, count), partial(self._catch_up, width, count))
 
-    def go_on(self, count: int, depth: int) -> None:
-        """Up to `depth` drafts of the likeliest tokens for each of `count` parts, and all into the desk's step."""
-        for _ in range(depth - 1):
-            self._next(count)
-        self._graphs.run(("insert",), self._insert)
+    def go_on(self, parts: int, depth: int) -> None:
+        """`depth` drafts of the likeliest tokens for each of so many parts, the first of which is looked for."""
+        self._graphs.run(("drafts", parts, depth), partial(self._ahead, parts, depth))
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """Up to `depth` drafts for each wish. The draft caches know all sure tokens afterwards, and no draft."""
         for wish in wishes:
             wish.state.reserve(wish.state.position + wish.depth)
-        parts = self.start(wishes)
         if any(wish.pick is not None for wish in wishes):
-            return self._picked(wishes, len(parts))
-        for _ in range(max(wish.depth for wish in wishes) - 1):
-            self._next(len(parts))
+            return self._picked(wishes)
+        parts = self.start(wishes)
+        self.go_on(len(parts), max(wish.depth for wish in wishes))
         found = self.desk.fetch()[1:]
         return [found[: wish.depth, part].tolist() for part, wish in enumerate(wishes)]
 
-    def _picked(self, wishes: Sequence[DraftWish], count: int) -> list[list[int]]:
+    def _picked(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """Draft by draft with the host's choice between them; a wish that stops idles along."""
+        count = len(wishes)
+        self._graphs.capture(("further draft", count), partial(self._further, count))
+        self.start([wish._replace(depth=1) for wish in wishes])
+        self.go_on(count, 1)
         found: list[list[int]] = [[] for _ in wishes]
         active = set(range(count))
         for turn in range(1, COLUMNS):
+            self._graphs.look(count)
             rows = self.desk.logits_of(0, self.desk.fetch()[turn, :count].tolist())
             for index in sorted(active):
                 wish, row = wishes[index], rows[index]
@@ -113,7 +117,7 @@ class Drafts:
             if not active:
                 break
             self.desk.choose([line[-1] if line else 0 for line in found])
-            self._next(count)
+            self._graphs.run(("further draft", count), partial(self._further, count))
         return found
 
     def read(self, state: GpuState) -> None:
@@ -152,39 +156,52 @@ class Drafts:
         """Keys and values for the trunk's streams [T, S, H] of up to TOGETHER tokens, and the tokens after them."""
         ops, draft = self.ops, self.ops.weights.draft
         assert draft is not None
-        join = draft.join.step if columns.tokens <= COLUMNS else draft.join.prompt
-        joined, pending = join(columns, streams)
-        mixed, _ = ops.hyper_mix(joined, draft.layer.hc_attn, pending)
+        if columns.tokens <= COLUMNS:
+            mixed, _ = ops.hyper_mix(draft.join.step(columns, streams), draft.layer.hc_attn)
+        else:
+            joined, pending = draft.join.prompt(columns, streams)
+            mixed, _ = ops.hyper_mix(joined, draft.layer.hc_attn, pending)
         ops.remember(draft.layer.mixer, mixed, self._memory, columns)
 
     # The graphs, and what they hold
-
-    def _next(self, parts: int) -> None:
-        self._graphs.run(("draft", parts), partial(self._further, parts))
-
-    def _insert(self) -> None:
-        insert(self.desk.step, self.desk.drafts)
 
     def _catch_up(self, width: int, parts: int) -> None:
         take(self.desk.caught_up, self.desk.draft)
         columns = Columns.of_step(self.desk.draft, width)
         self._guess(self._layer(columns, self.ops.pool.carry, parts, self._choice.first(self.ops.select)), parts)
 
+    def _ahead(self, parts: int, depth: int) -> None:
+        """Passes from draft to draft, and the last draft."""
+        columns, after = Columns.of_step(self.desk.draft, parts), self._following(parts)
+        for _ in range(depth - 1):
+            self._guess(self._layer(columns, self._streams[:parts], parts, self._choice.again, after), parts)
+        after.follow()
+
     def _further(self, parts: int) -> None:
+        """A pass from the ids that the desk's table says, and its draft."""
         columns = Columns.of_step(self.desk.draft, parts)
         self._guess(self._layer(columns, self._streams[:parts], parts, self._choice.again), parts)
+        self._following(parts).follow()
 
-    def _layer(self, columns: Columns, streams: torch.Tensor, parts: int, choose: Choose) -> Any:
+    def _layer(
+        self,
+        columns: Columns,
+        streams: torch.Tensor,
+        parts: int,
+        choose: Choose,
+        after: Following | None = None,
+    ) -> Any:
         """What the head reads of each part's last column; the layer's own streams of these are left in `_streams`.
 
-        streams: those before the columns' tokens, [T, S, H] or the ring that carries them.
+        streams: those before the columns' tokens, [T, S, H] or the ring that carries them. after: the pass whose drafts
+        are these tokens.
         """
         ops, draft, to = self.ops, self.ops.weights.draft, self._streams[:parts]
         assert draft is not None
         layer, mixer, memory = draft.layer, draft.layer.mixer, self._memory
         assert not isinstance(mixer, Gdn)
-        joined, pending = draft.join.step(columns, streams, to if columns.tokens == parts else None)
-        mixed, inject = ops.hyper_mix(joined, layer.hc_attn, pending)
+        joined = draft.join.step(columns, streams, to if columns.tokens == parts else None, after)
+        mixed, inject = ops.hyper_mix(joined, layer.hc_attn)
         ready = ops.attention_prepare(mixer, mixed, memory, columns)
         if columns.tokens > parts:
             assert inject is not None
@@ -195,8 +212,12 @@ class Drafts:
         return mixed
 
     def _guess(self, mixed: Any, parts: int) -> None:
-        """From what the head reads to a draft for each part, on the desk; its table becomes that of the next pass."""
+        """From what the head reads to what tells the likeliest token of each part."""
         draft, logits = self.ops.weights.draft, self.desk.logits[:parts]
         assert draft is not None
         self.ops.linear(draft.output, mixed, logits)
-        self._choice.follow(self.desk.draft, self.desk.drafts, largest_of(logits))
+        largest_of(logits, self._best[:parts])
+
+    def _following(self, parts: int) -> Following:
+        """What a pass of the desk's table leaves to the next."""
+        return self._choice.following(self.desk.draft, self.desk.drafts, self._best[:parts])

@@ -16,6 +16,7 @@ from ...errors import MachineError
 from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.carry import CARRY, keep_streams
 from ...ops.gpu.columns import Columns, Part, step_table
+from ...ops.gpu.draft_table import DRAFTED
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.quick import quick_launches
 from ...ops.gpu.saved import resume, save, settle_state
@@ -23,6 +24,7 @@ from ...ops.gpu.sequence import GpuState
 from ...ops.gpu.weights import TablePlace
 from ...ops.pages import Saved
 from ...place.heat import Heat
+from ..draft import LAYER_MOST
 from ..executor import STEP_COLUMNS, DraftWish, Speculated, draft_then_step
 from ..logits import Logits
 from ..plan import SharedMemory, prefix_budget
@@ -141,7 +143,8 @@ class GpuExecutor:
             self.steps.capture(width)
         if self._drafts is not None:
             for width in widths:
-                self._drafts.capture(width, 1)
+                for depth in range(1, 1 + LAYER_MOST):
+                    self._drafts.capture(width, 1, depth)
         for tokens in prompts:
             state = self.new_state(min(tokens, self.context))
             self.forward([0] * min(tokens, self.context), state, last_only=True)
@@ -249,10 +252,11 @@ class GpuExecutor:
         captured = self._drafts.captured
         self._clock.start((count, depth))
         self._drafts.start(wishes)
-        # what follows is the host's work while the first draft is made
-        columns = [Part([next] * (1 + most), s.slot, s.position, s.pending, s.parity) for next, s, most, _ in wishes]
-        self.desk.write(step=step_table(columns))
         self._drafts.go_on(count, depth)
+        columns = [
+            Part([next, *[DRAFTED] * most], s.slot, s.position, s.pending, s.parity) for next, s, most, _ in wishes
+        ]
+        self.desk.write(step=step_table(columns))
         self._clock.stop(counts=self._drafts.captured == captured)
         self.steps.run(count + sum(wish.depth for wish in wishes))
         found = self.desk.fetch()
@@ -265,7 +269,7 @@ class GpuExecutor:
     def launch_drafts(self, parts: Sequence[Part], depth: int) -> None:
         """Drafts by the desk's tables, of which the draft pass's says `parts`; nothing is waited for."""
         assert self._drafts is not None
-        self._drafts.first(parts)
+        self._drafts.first(parts, depth)
         self._drafts.go_on(len(parts), depth)
 
     def _swap(self) -> None:

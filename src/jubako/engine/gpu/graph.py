@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from ...ops.gpu.columns import PART_SLOT, ROWS, SLOT
+from ...ops.gpu.draft_table import take_new
+from ...ops.gpu.largest import LARGEST, find_largest
 from ...ops.gpu.launch import COLUMNS
 from ...ops.gpu.ops import GpuOps
 from ..logits import Largest, Logits
 from .compile import compiling
 from .memory import too_little
 
-LARGEST = 64  # logits that a sampler gets if it asks for the largest
 Work = Callable[[], Iterable[bool] | None]
 """What a graph holds. Where it yields, the graph is cut: what comes before starts while the rest is launched."""
 
@@ -25,7 +26,9 @@ class Desk:
     """What a pass reads and leaves, in memory that stays where it is.
 
     step, draft  int32 [ROWS, 16] on the device: the tables of a step and of a pass of the draft layer (ops.gpu.columns)
-    caught_up    as the host wrote it, the table of the draft layer's first pass, which takes it from here
+    written      a step's table as the host wrote it, and its number; the step takes it if it is new. Else it goes on
+                 from where the one before it has left its table
+    caught_up    as the host wrote it, the table of the draft layer's first pass, which takes it
     likeliest    int32 [16]: of a step's columns, -1 where numbers broke down
     drafts       int32 [15, 16]: by turn and part; both in main memory, where kernels write to
     logits       float32 [16, vocabulary] of the last pass
@@ -37,29 +40,35 @@ class Desk:
         self.on_gpu = on_gpu = device.type == "cuda"
         self.tables = torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32, device=device)
         self.step, self.draft = self.tables
-        self._tables = torch.zeros(2, ROWS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
-        self._written = self._tables.numpy()
+        self._taken = torch.zeros(1, dtype=torch.int32, device=device)
+        self._tables = torch.zeros(2, ROWS + 1, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
+        self.written, self.caught_up = self._tables[0], self._tables[1, :ROWS]
+        self._written, self._number = self._tables[:, :ROWS].numpy(), self._tables[0, ROWS].numpy()
         found = torch.zeros(COLUMNS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
         self.likeliest, self.drafts = found[0], found[1:]
         self._found = found.numpy()
         self.logits = torch.zeros(COLUMNS, vocabulary, device=device)
         self._logits = torch.zeros(COLUMNS, vocabulary, pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
-        self._tops = [
-            torch.zeros(COLUMNS, LARGEST, dtype=kind, pin_memory=on_gpu) for kind in (torch.int64, torch.float32)
-        ]
-        self.caught_up = self._tables[1]
+        self._largest_ids = torch.zeros(COLUMNS, LARGEST, dtype=torch.int32, pin_memory=on_gpu)
+        self._largest_values = torch.zeros(COLUMNS, LARGEST, pin_memory=on_gpu)
         self._passes = 0
+        self._asked = 0  # the pass whose largest logits were asked for last
+        self._known = (0, 0)  # the pass whose largest logits are known, and of how many rows
         self.meanwhile: Callable[[], None] | None = None
 
     def write(self, step: np.ndarray | None = None, draft: np.ndarray | None = None) -> None:
-        """Upload a step's table, leave a draft pass's where that finds it. Whoever wrote before has fetched what came
-        of it."""
+        """Leave tables where the next step or draft pass finds them. Whoever wrote before has fetched what came of
+        it."""
         if draft is not None:
             self._written[1] = draft
         if step is not None:
             self._written[0] = step
-            self.step.copy_(self._tables[0], non_blocking=True)
+            self._number[0] += 1
+
+    def take(self) -> None:
+        """Launch what makes `step` the table that the host has written, if that is new, with the drafts made since."""
+        take_new(self.written, self.step, self._taken, self.drafts)
 
     @contextmanager
     def at_rest(self, slot: int) -> Iterator[None]:
@@ -68,18 +77,19 @@ class Desk:
         kept, written = self.tables.clone(), self._written.copy()
         self._written[:] = 0
         self._written[:, [SLOT, PART_SLOT]] = slot
-        self.tables.copy_(self._tables)
+        self.tables.copy_(self._tables[:, :ROWS])
         try:
             yield
         finally:
             self.tables.copy_(kept)
             self._wait()
             self._written[:] = written
+            self._number[0] += 1  # a table that is still to be taken may have been, for the idle slot
 
     def choose(self, ids: list[int]) -> None:
         """Give the draft table's first columns other ids, once the pass before has been waited for."""
         self._written[1, 0, : len(ids)] = ids
-        self.draft[0].copy_(self._tables[1, 0], non_blocking=True)
+        self.draft[0].copy_(self.caught_up[0], non_blocking=True)
 
     def fetch(self) -> np.ndarray:
         """Wait for the passes before; `likeliest` and `drafts` as one array [16, 16], valid until the next pass."""
@@ -105,14 +115,27 @@ class Desk:
         self._wait()
         return self._logits[part].numpy()
 
+    @property
+    def wanted(self) -> bool:
+        """Whether the pass under way will be asked for its largest logits, as the one before was."""
+        return 0 < self._asked == self._passes
+
+    def find(self, rows: int) -> None:
+        """Launch what finds the largest logits of the first rows, in main memory."""
+        find_largest(self.logits[:rows], self._largest_ids, self._largest_values)
+
+    def foretell(self, rows: int) -> None:
+        """That has been launched behind the pass under way."""
+        self._known = (self._passes + 1, rows)
+
     def _largest(self, passes: int, first: int, count: int) -> Largest:
         assert passes == self._passes, "logits were asked for after the executor had gone on"
-        values, ids = torch.topk(self.logits[first : first + count], LARGEST, sorted=False)
-        host = [part[first : first + count] for part in self._tops]
-        host[0].copy_(ids, non_blocking=True)
-        host[1].copy_(values, non_blocking=True)
-        self._wait()
-        return host[0].numpy(), host[1].numpy()
+        self._asked, part = passes, slice(first, first + count)
+        if self._known[0] != passes or self._known[1] < part.stop:
+            self.find(part.stop)
+            self._wait()
+            self._known = (passes, part.stop)
+        return self._largest_ids[part].numpy(), self._largest_values[part].numpy()
 
     def sleep_while_waiting(self) -> None:
         """Leave the processor to others when passes are waited for, at some 50 µs a time."""
@@ -149,6 +172,12 @@ class Graphs:
         with self.ops.ordered():
             for graph in self._graphs[key]:
                 graph.replay()
+
+    def look(self, rows: int) -> None:
+        """After a pass: find the largest of so many rows' logits, if they were asked for after the pass before."""
+        if self.desk.wanted:
+            self.run(("largest", rows), partial(self.desk.find, rows))
+            self.desk.foretell(rows)
 
     def capture(self, key: Hashable, work: Work) -> None:
         """Have the graphs ready: compile, run once on tables of no sequence, capture. The tables stay as they were."""

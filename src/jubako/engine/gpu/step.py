@@ -1,6 +1,6 @@
 """A step as one captured graph per width: the host writes a table of a few hundred bytes, replays, and reads ids.
 
-    host table (pinned) → table → embed … head → logits, likeliest ids → table of the step that would follow
+    host table (pinned), drafts → table → embed … head → logits, likeliest ids → table of the step that would follow
 
 The graph ends by writing the next step's table for greedy decoding without the host: every column advances, and its id
 is the likeliest. A host that decides otherwise overwrites it.
@@ -57,16 +57,19 @@ class Steps:
         self.ops, self.desk, self._graphs = ops, graphs.desk, graphs
 
     def capture(self, width: int) -> None:
-        """Have steps of this width ready."""
+        """Have steps of this width ready, and what finds their largest logits."""
         self._graphs.capture(("step", width), partial(self.read, width))
+        self._graphs.capture(("largest", width), partial(self.desk.find, width))
 
     def run(self, width: int) -> None:
         """One step of the table's first `width` columns. Nothing is waited for."""
         self._graphs.run(("step", width), partial(self.read, width))
+        self._graphs.look(width)
 
     def read(self, width: int) -> Iterator[bool]:
         """The work of a step, in the pieces of `logits`."""
         ops, desk = self.ops, self.desk
+        desk.take()
         columns = Columns.of_step(desk.step, width)
         streams = yield from logits(ops, columns, desk.logits[:width])
         if ops.weights.draft is not None:

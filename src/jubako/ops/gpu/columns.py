@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +14,6 @@ from .launch import COLUMNS
 
 # Rows of a step's table, int32 [ROWS, COLUMNS]: three by column, then six by part (a part is one sequence's columns).
 IDS, SLOT, POSITION, FIRST, COUNT, PART_SLOT, BASE, PENDING, PARITY, ROWS = range(10)
-_PLACES = np.arange(COLUMNS, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class Part(NamedTuple):
 
 def step_table(parts: Sequence[Part]) -> np.ndarray:
     """The table of a step: int32 [ROWS, COLUMNS]. Unused parts have no columns."""
-    table = np.zeros((ROWS, COLUMNS), np.int32)
-    first = 0
-    for index, part in enumerate(parts):
-        count = len(part.ids)
-        columns = slice(first, first + count)
-        table[IDS, columns] = part.ids
-        table[SLOT, columns] = part.slot
-        table[POSITION, columns] = _PLACES[:count] + part.position
-        table[FIRST:, index] = (first, count, part.slot, part.position, part.pending, part.parity)
-        first += count
+    table, first = array("i", bytes(4 * ROWS * COLUMNS)), 0  # a few numbers each: arrays of numpy take longer
+    for index, (ids, slot, position, pending, parity) in enumerate(parts):
+        for column, id in enumerate(ids, first):
+            table[IDS * COLUMNS + column] = id
+            table[SLOT * COLUMNS + column] = slot
+            table[POSITION * COLUMNS + column] = position + column - first
+        own = (first, len(ids), slot, position, pending, parity)
+        for row, value in enumerate(own, FIRST):
+            table[row * COLUMNS + index] = value
+        first += len(ids)
     assert 0 < first <= COLUMNS, f"{first} columns in a step"
-    return table
+    return np.frombuffer(table, np.int32).reshape(ROWS, COLUMNS)

@@ -25,14 +25,44 @@ def byte(codes, b: tl.constexpr, BIAS: tl.constexpr, SIGNED: tl.constexpr):
 
 
 @triton.jit
+def unit_numbers(raw, scale, row, KIND: tl.constexpr, TYPE: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr):
+    """A unit of `row` [1, rows, 1] that `fetch` gave, as numbers of type KIND: two of [8, rows, 16], the halves of its
+    blocks."""
+    w0, w1 = unpack(raw, TYPE, FORM)
+    factor, s0, s1, offset, m0, m1 = factors(raw, TYPE)
+    halves = ()
+    for half in tl.static_range(2):
+        codes = w0 if half == 0 else w1
+        f = factor
+        if scales_of(TYPE) == 1:
+            f = factor * (s0 if half == 0 else s1)
+        elif scales_of(TYPE) == 2:
+            f = s0 if half == 0 else s1
+        low = offset
+        if minimum_of(TYPE) == 2:
+            low = offset * (m0 if half == 0 else m1)
+        values = ()
+        for b in tl.static_range(4):
+            value = f * byte(codes, b, bias_of(TYPE), bias_of(TYPE) == 0)
+            if minimum_of(TYPE) > 0:
+                value += low
+            if SCALED:
+                value *= tl.load(scale + row)
+            values = values + (value.to(KIND),)
+        every = tl.join(tl.join(values[0], values[2]), tl.join(values[1], values[3]))
+        halves = halves + (tl.reshape(every, [8, codes.shape[1], 16]),)
+    return halves
+
+
+@triton.jit
 def decode_kernel(
     base, scale, ids, count, first, rows, blocks, cols, out, out_stride,
     ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, BY_ID: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    TIMES: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, unit): 256 numbers of ROWS of `count` rows, from `first` on or of numbers ids[i] if BY_ID.
 
-    rows: those of the matrix.
+    rows: those of the matrix; TIMES: a row is written, side by side.
     """
     release(OVERLAP)
     wait(OVERLAP)
@@ -53,47 +83,40 @@ def decode_kernel(
             value = pieces[v]
             if SCALED:
                 value *= tl.load(scale + row)
-            tl.store(to + k, value.to(out.dtype.element_ty), mask=live & (k < cols))
+            for time in tl.static_range(TIMES):
+                tl.store(to + time * cols + k, value.to(out.dtype.element_ty), mask=live & (k < cols))
     else:
         raw = fetch(base, rows, blocks, row, unit, TYPE, EVEN)
-        w0, w1 = unpack(raw, TYPE, FORM)
-        factor, s0, s1, offset, m0, m1 = factors(raw, TYPE)
+        every = unit_numbers(raw, scale, row, out.dtype.element_ty, TYPE, SCALED, FORM)
         for half in tl.static_range(2):
-            codes = w0 if half == 0 else w1
-            f = factor
-            if scales_of(TYPE) == 1:
-                f = factor * (s0 if half == 0 else s1)
-            elif scales_of(TYPE) == 2:
-                f = s0 if half == 0 else s1
-            low = offset
-            if minimum_of(TYPE) == 2:
-                low = offset * (m0 if half == 0 else m1)
-            values = ()
-            for b in tl.static_range(4):
-                value = f * byte(codes, b, bias_of(TYPE), bias_of(TYPE) == 0)
-                if minimum_of(TYPE) > 0:
-                    value += low
-                if SCALED:
-                    value *= tl.load(scale + row)
-                values = values + (value.to(out.dtype.element_ty),)
-            every = tl.join(tl.join(values[0], values[2]), tl.join(values[1], values[3]))
             sixteen = tl.arange(0, 16)[None, None, :]
             k = (unit * 8 + j) * 32 + half * 16 + sixteen
-            tl.store(to + k, tl.reshape(every, [8, ROWS, 16]), mask=live & (k < cols))
+            for time in tl.static_range(TIMES):
+                tl.store(to + time * cols + k, every[half], mask=live & (k < cols))
 
 
-def decode(weight: Matrix, out: torch.Tensor, first: int = 0, ids: torch.Tensor | None = None) -> torch.Tensor:
-    """Rows first, first + 1 … of a matrix, or rows ids, as numbers of out's type into out [count, cols].
+def decode(
+    weight: Matrix, out: torch.Tensor, first: int = 0, ids: torch.Tensor | None = None, times: int = 1
+) -> torch.Tensor:
+    """Rows first, first + 1 … of a matrix, or rows ids, as numbers of out's type into out [count, cols], or `times`
+    side by side into out [count, times·cols].
 
     Beyond the last row it comes again.
     """
     to = target(out.device)
     decode_kernel[(-(-out.shape[0] // 16), -(-weight.blocks // 8))](
         weight.data, weight.scale if weight.scale is not None else weight.data, ids if ids is not None else weight.data,
-        out.shape[0], first, weight.rows, weight.blocks, min(weight.cols, out.shape[1]), out, out.stride(0),
+        out.shape[0], first, weight.rows, weight.blocks, min(weight.cols, out.shape[1] // times), out, out.stride(0),
         ROWS=16, TYPE=weight.type.id, EVEN=weight.blocks % 8 == 0, SCALED=weight.scale is not None,
-        BY_ID=ids is not None, FORM=to.form, OVERLAP=to.overlap, num_warps=4, **to.options,
+        BY_ID=ids is not None, TIMES=times, FORM=to.form, OVERLAP=to.overlap, num_warps=4, **to.options,
     )  # fmt: skip
+    return out
+
+
+def spread(weight: Matrix, ids: torch.Tensor, streams: int) -> torch.Tensor:
+    """Rows ids [T] of a matrix, decoded, in every stream: float32 [T, S, cols]."""
+    out = torch.empty(ids.shape[0], streams, weight.cols, device=weight.data.device)
+    decode(weight, out.flatten(1), ids=ids, times=streams)
     return out
 
 

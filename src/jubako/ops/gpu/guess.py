@@ -1,4 +1,4 @@
-"""Between drafts: which rows go on, which blocks the first draft's query chose, and drafts that become columns.
+"""Between drafts: which rows go on, and which blocks the first draft's query chose.
 
 A pass of the draft layer reads what is sure of each sequence (a part). Only the last column of a part guesses; its
 blocks serve the later drafts too, with those that have been finished since.
@@ -11,15 +11,14 @@ import torch
 import triton
 import triton.language as tl
 
-from .columns import BASE, COUNT, FIRST, IDS, PART_SLOT, PENDING, POSITION, SLOT, Columns
+from .columns import BASE, COUNT, FIRST, PART_SLOT, POSITION, SLOT, Columns
+from .draft_table import MORE, Following
 from .launch import COLUMNS, overlapped, power_of_two
 from .ops import Choose
 from .prepare import Prepared
-from .route import likeliest_tokens
 from .state import AttentionMemory
 from .target import release, target, wait
 
-MORE = 16  # blocks that drafts may finish after the choice
 PIECE = 1024  # elements that a program moves
 
 
@@ -106,45 +105,6 @@ def _note(
     tl.store(complete + part, (tl.load(positions + part) + 1) // RATIO)
 
 
-@triton.jit
-def _follow(
-    table, drafts, best, pieces, parts, kept, known, complete,
-    RATIO: tl.constexpr, WIDTH: tl.constexpr, MORE: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr,
-    IDS: tl.constexpr, SLOT: tl.constexpr, POSITION: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
-    PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """One column for each part: its draft, at the position after its last. The table counts turns where a step's says
-    what is pending."""
-    release(OVERLAP)
-    wait(OVERLAP)
-    c = tl.arange(0, COLUMNS)
-    inside = c < parts
-    draft = likeliest_tokens(best, pieces, c, inside, SIZE)
-    id = tl.maximum(draft, 0)  # -1: numbers that broke down
-    position = tl.load(table + BASE * COLUMNS + c) + tl.load(table + COUNT * COLUMNS + c)
-    slot = tl.load(table + PART_SLOT * COLUMNS + c)
-    turn = tl.minimum(tl.load(table + PENDING * COLUMNS), COLUMNS - 2)  # the last row
-    tl.debug_barrier()
-    tl.store(table + IDS * COLUMNS + c, id, mask=inside)
-    tl.store(table + SLOT * COLUMNS + c, slot)
-    tl.store(table + POSITION * COLUMNS + c, position)
-    tl.store(table + FIRST * COLUMNS + c, c)
-    tl.store(table + COUNT * COLUMNS + c, inside.to(tl.int32))
-    tl.store(table + BASE * COLUMNS + c, position)
-    tl.store(table + PENDING * COLUMNS + c, turn + 1 + 0 * c)
-    tl.store(drafts + turn * COLUMNS + c, draft, mask=inside)
-    if RATIO > 0:
-        before, count = tl.load(complete + c), tl.load(known + c)
-        now = (position + 1) // RATIO
-        i = tl.arange(0, MORE)[None, :]
-        at = count[:, None] + i
-        new = inside[:, None] & ((before[:, None] + i) < now[:, None]) & (at < WIDTH)
-        tl.store(kept + c[:, None] * WIDTH + at, before[:, None] + i, mask=new)
-        tl.debug_barrier()
-        tl.store(known + c, count + now - before, mask=inside)
-        tl.store(complete + c, now, mask=inside)
-
-
 class Choice:
     """Blocks int32 [16, budget + MORE] of each part's draft, and how many. budget: most that an index chooses.
 
@@ -172,60 +132,9 @@ class Choice:
         return choose
 
     def again(self, q: torch.Tensor, memory: AttentionMemory, columns: Columns) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same blocks for one column of each part, with those finished since, as `follow` keeps them."""
+        """The same blocks for one column of each part, with those finished since, as `Following` keeps them."""
         return self.blocks[: columns.tokens], self.counts[: columns.tokens]
 
-    def follow(self, table: torch.Tensor, drafts: torch.Tensor, best: torch.Tensor) -> None:
-        """Take the likeliest tokens by `best` [parts, pieces] (`route.largest_of`) as the drafts of this turn.
-
-        drafts int32 [15, 16]: row by turn, column by part. table: of the draft layer's pass, becomes that of the pass
-        after.
-        """
-        device = best.device
-        _follow[(1,)](
-            table, drafts, best, best.shape[1], len(best), self.blocks, self.counts, self._complete,
-            RATIO=self.ratio, WIDTH=self.blocks.shape[1], MORE=MORE, SIZE=power_of_two(best.shape[1]), COLUMNS=COLUMNS,
-            IDS=IDS, SLOT=SLOT, POSITION=POSITION, FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE,
-            PENDING=PENDING, OVERLAP=target(device).overlap, num_warps=4, **overlapped(device),
-        )  # fmt: skip
-
-
-@triton.jit
-def _take(source, table, SIZE: tl.constexpr, NUMBERS: tl.constexpr, OVERLAP: tl.constexpr):
-    release(OVERLAP)
-    wait(OVERLAP)
-    i = tl.arange(0, SIZE)
-    tl.store(table + i, tl.load(source + i, mask=i < NUMBERS), mask=i < NUMBERS)
-
-
-def take(source: torch.Tensor, table: torch.Tensor) -> None:
-    """Make a table what `source` in main memory says when the device comes to it."""
-    device = table.device
-    _take[(1,)](
-        source, table, SIZE=power_of_two(table.numel()), NUMBERS=table.numel(), OVERLAP=target(device).overlap,
-        num_warps=2, **overlapped(device),
-    )  # fmt: skip
-
-
-@triton.jit
-def _insert(
-    table, drafts,
-    COLUMNS: tl.constexpr, IDS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Turn by part."""
-    release(OVERLAP)
-    wait(OVERLAP)
-    turn, part = tl.arange(0, COLUMNS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    first, count = tl.load(table + FIRST * COLUMNS + part), tl.load(table + COUNT * COLUMNS + part)
-    wanted = turn + 1 < count
-    draft = tl.load(drafts + turn * COLUMNS + part, mask=wanted, other=0)
-    tl.store(table + IDS * COLUMNS + first + 1 + turn, tl.maximum(draft, 0), mask=wanted)
-
-
-def insert(table: torch.Tensor, drafts: torch.Tensor) -> None:
-    """Make drafts int32 [15, 16], by turn and part, ids of each part's columns after its first in a step's table."""
-    device = table.device
-    _insert[(1,)](
-        table, drafts, COLUMNS=COLUMNS, IDS=IDS, FIRST=FIRST, COUNT=COUNT, OVERLAP=target(device).overlap,
-        num_warps=1, **overlapped(device),
-    )  # fmt: skip
+    def following(self, table: torch.Tensor, drafts: torch.Tensor, best: torch.Tensor) -> Following:
+        """What follows a pass by `table` whose likeliest tokens `best` tells."""
+        return Following(table, drafts, best, self.blocks, self.counts, self._complete, self.ratio)

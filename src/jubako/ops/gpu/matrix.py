@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...arch.tensor import Tensor
-from ...quant import BlockType
+from ...quant import BY_NAME, BlockType, decode
 from .planar import LAYOUTS, repack
 from .target import TENSOR, interpreted, target
 from .tiles import TILED, UNIT, fits, to_tiles
@@ -83,6 +83,27 @@ def matrix(
     if step is not None and fits(kind, cols, step) and has_tensor_cores(device):
         return Matrix(to_tiles(raw), TILED, sum(rows), cols, scale)
     return Matrix(repack(kind, raw), kind, sum(rows), cols, scale)
+
+
+def beside(tensors: Sequence[Tensor], device: torch.device, source: Source | None = None) -> Matrix:
+    """The columns of tensors [rows, cols], one tensor's after another's; as halves where their types differ."""
+    kind, rows = tensors[0].type, tensors[0].shape[0]
+    raws = [source(t) if source else upload(t, device) for t in tensors]
+    cols = sum(t.shape[1] for t in tensors)
+    if any(t.type is not kind or t.scale is not None for t in tensors):
+        numbers = [_numbers(t, raw) for t, raw in zip(tensors, raws, strict=True)]
+        half = BY_NAME["F16"]
+        return Matrix(repack(half, torch.cat(numbers, 1).half().contiguous().view(torch.uint8)), half, rows, cols)
+    raw = torch.cat(raws, 1)
+    if fits(kind, cols) and has_tensor_cores(device):
+        return Matrix(to_tiles(raw), TILED, rows, cols)
+    return Matrix(repack(kind, raw), kind, rows, cols)
+
+
+def _numbers(tensor: Tensor, raw: torch.Tensor) -> torch.Tensor:
+    """A tensor's numbers, float32 [rows, cols], of its raw blocks."""
+    scale = 1.0 if tensor.scale is None else float(tensor.scale.reshape(-1)[0])
+    return decode(tensor.type, raw).reshape(tensor.shape) * scale
 
 
 def has_tensor_cores(device: torch.device) -> bool:

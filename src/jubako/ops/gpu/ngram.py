@@ -16,8 +16,9 @@ import triton.language as tl
 
 from ...arch.config import Config, NgramConfig
 from .columns import Columns
-from .launch import COLUMNS, power_of_two
+from .launch import COLUMNS, overlapped, power_of_two
 from .prepare import keep_ring
+from .target import release, target, wait
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,11 @@ class Hash:
 @triton.jit
 def _rows(
     ids, slots, positions, tokens, context, multipliers, sizes, offsets, rows, eos,
-    SIZE: tl.constexpr, PER_NGRAM: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, PER_NGRAM: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """The table rows of one token; its id is recorded."""
+    release(OVERLAP)
+    wait(OVERLAP)
     t = tl.program_id(0)
     slot = tl.load(slots + t)
     position = tl.load(positions + t)
@@ -75,7 +78,8 @@ def ngram_rows(hash: Hash, columns: Columns, tokens: torch.Tensor) -> torch.Tens
     _rows[(columns.tokens,)](
         columns.ids, columns.slots, columns.positions, tokens, tokens.shape[1],
         hash.multipliers, hash.sizes, hash.offsets, rows, config.eos,
-        SIZE=config.size, PER_NGRAM=config.heads_per_ngram, BLOCK=power_of_two(config.heads_per_ngram), num_warps=1,
+        SIZE=config.size, PER_NGRAM=config.heads_per_ngram, BLOCK=power_of_two(config.heads_per_ngram),
+        OVERLAP=target(tokens.device).overlap, num_warps=1, **overlapped(tokens.device),
     )  # fmt: skip
     return rows
 
@@ -83,9 +87,11 @@ def ngram_rows(hash: Hash, columns: Columns, tokens: torch.Tensor) -> torch.Tens
 @triton.jit
 def _gate(
     streams, key, value, key_stride, value_stride, normed, norm_key, norm_query, norm_conv, eps, scale,
-    STREAMS: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
+    STREAMS: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Add the gated value to one stream of one token; its normed copy waits for the convolution."""
+    release(OVERLAP)
+    wait(OVERLAP)
     t, stream = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, BLOCK)
     inside = i < HIDDEN
@@ -110,9 +116,11 @@ def _gate(
 def _smooth(
     streams, normed, taps, ring, slots, positions,
     WIDTH: tl.constexpr, KERNEL: tl.constexpr, DILATION: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Add the convolution over tokens of the normed values."""
+    release(OVERLAP)
+    wait(OVERLAP)
     t = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < WIDTH
@@ -144,17 +152,18 @@ def ngram_inject(
     """
     tokens, count, hidden = streams.shape
     width = count * hidden
-    kernel = weights.conv.shape[1]
+    kernel, to, options = weights.conv.shape[1], target(streams.device), overlapped(streams.device)
     normed = torch.empty(tokens, width, dtype=torch.float32, device=streams.device)
     _gate[(tokens, count)](
         streams, key, value, key.stride(0), value.stride(0), normed,
         weights.norm_key, weights.norm_query, weights.norm_conv, eps, 1 / math.sqrt(hidden),
-        STREAMS=count, HIDDEN=hidden, BLOCK=power_of_two(hidden), num_warps=8,
+        STREAMS=count, HIDDEN=hidden, BLOCK=power_of_two(hidden), OVERLAP=to.overlap, num_warps=8, **options,
     )  # fmt: skip
     step = columns.parts is not None
     _smooth[(tokens, -(-width // 1024))](
         streams, normed, weights.conv, ring, columns.slots, columns.positions,
-        WIDTH=width, KERNEL=kernel, DILATION=dilation, RING=ring.shape[1], KEEP=step, BLOCK=1024, num_warps=4,
+        WIDTH=width, KERNEL=kernel, DILATION=dilation, RING=ring.shape[1], KEEP=step, BLOCK=1024,
+        OVERLAP=to.overlap, num_warps=4, **options,
     )  # fmt: skip
     if not step:
         keep_ring(normed, ring, columns.slot, columns.start, ring.shape[1] - COLUMNS)

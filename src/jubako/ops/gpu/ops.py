@@ -110,16 +110,13 @@ class GpuOps:
             if ratio
         }
 
-    def embed(self, weight: Any, columns: Columns) -> torch.Tensor:
-        """Rows of the tokens' ids: [T, H]."""
-        return embed.embed(weight, columns.ids)
-
     def start(self, columns: Columns) -> torch.Tensor:
         """Streams [T, S, H] before this card's first layer: the embedding's, or what the card before gives."""
         self._ask(columns)
         if self.before is not None:
             return self.before.streams(columns)
-        return self.spread(self.embed(self.weights.embed, columns))
+        assert self.weights.embed is not None
+        return embed.spread(self.weights.embed, columns.ids, self.config.streams)
 
     def on_card(self) -> AbstractContextManager[Any]:
         """Inside, this thread launches on this card."""
@@ -148,10 +145,6 @@ class GpuOps:
     def capturing(self) -> AbstractContextManager[Any]:
         """Inside, memory on the cards before is taken for a graph that is being captured."""
         return self.before.capturing() if self.before is not None else nullcontext()
-
-    def spread(self, x: torch.Tensor) -> torch.Tensor:
-        """Every stream starts as the embedding: x [T, H] to streams [T, S, H]."""
-        return x[:, None, :].repeat(1, self.config.streams, 1)
 
     def ngram_inject(self, layer: Any, streams: torch.Tensor, columns: Columns) -> None:
         """Hash the tokens, read their rows, add the embedding to streams [T, S, H] in place."""

@@ -17,6 +17,8 @@ from .mathfun import exp
 from .router import fits_router, router_product
 from .target import release, target, wait
 
+PIECE = 4096  # logits of which a program finds the largest
+
 
 @triton.jit
 def order_key(x):
@@ -166,15 +168,14 @@ def best_kernel(best, pieces, out, SIZE: tl.constexpr, OVERLAP: tl.constexpr):
     tl.store(out + token, token_of(top))
 
 
-def largest_of(logits: torch.Tensor) -> torch.Tensor:
+def largest_of(logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Of each row [T, vocabulary] the largest of every piece, as int64 [T, pieces] that `token_of` reads."""
     tokens, count = logits.shape
-    piece = 4096
-    pieces = -(-count // piece)
-    best = torch.empty(tokens, pieces, dtype=torch.int64, device=logits.device)
+    pieces = -(-count // PIECE)
+    best = torch.empty(tokens, pieces, dtype=torch.int64, device=logits.device) if out is None else out
     to = target(logits.device)
     argmax_kernel[(pieces, tokens)](
-        logits, logits.stride(0), count, best, PIECE=piece, OVERLAP=to.overlap, **to.options
+        logits, logits.stride(0), count, best, PIECE=PIECE, OVERLAP=to.overlap, **to.options
     )
     return best
 

@@ -20,7 +20,7 @@ from .experts import Experts
 from .far_table import FarTable
 from .hyper import HyperMix
 from .kinds import plain_type
-from .matrix import Matrix, Projections, Source, matrix, projections, upload
+from .matrix import Matrix, Projections, Source, beside, matrix, projections, upload
 from .slots import filled
 from .table import HostTable
 from .tiles import PAIR, UNIT
@@ -237,8 +237,7 @@ class _Preparation:
         assert own_embed is not None and own_output is not None
         join = Join(
             own_embed,
-            self.matrix(draft.fc_hidden),
-            self.matrix(draft.fc_embedding),
+            beside((draft.fc_embedding, draft.fc_hidden), self.device, self.source),
             self.floats(draft.norm_hidden),
             self.floats(draft.norm_embedding),
             torch.ones(TOGETHER, self.config.streams, device=self.device),
