@@ -1,4 +1,5 @@
-"""Hyper-connections: norms and quantising, the long thin product in pieces, the wide one with the gates.
+"""Hyper-connections: with matrices in tiles by hyper_long.py and hyper_gates.py; else, on cards without tensor cores and
+for other types, here: norms and quantising, the long thin product in pieces, the wide one with the gates.
 
 Scaling by the root mean square comes after the first product: streams are quantised times gamma alone, while the sums
 of squares add up. A block's scale takes the factor exactly where the products of its stream are added.
@@ -17,7 +18,7 @@ from .activation import Quantised, room_for, stack, store_each
 from .combine import Pending, Wide, prepared
 from .experts import Beside, Experts, Parts, Routed, add_up, parts_of
 from .hyper_gates import quick_sigmoid, tile_mix
-from .hyper_prompt import mix_prompt
+from .hyper_prompt import mix_prompt, settle
 from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
 from .linear import Input, linear
@@ -202,13 +203,15 @@ def hyper_mix(
         if not isinstance(output, torch.Tensor):
             output = add_up(output, torch.empty(len(streams), mix.hidden, device=streams.device))
         return tile_mix(streams, mix, fine, pending.inject, output)
-    of_mix = (mix.norm, mix.down, mix.up, mix.inject)
-    if pending is None:
-        return mix_prompt(streams, of_mix, mix.eps)
-    if isinstance(pending.output, Parts):  # of a card without tensor cores
+    if pending is not None and isinstance(pending.output, Parts):  # of a card without tensor cores
         add_up(pending.output, streams, pending.inject)
-        return mix_prompt(streams, of_mix, mix.eps)
-    return mix_prompt(streams, of_mix, mix.eps, pending.inject, pending.output)
+        pending = None
+    if pending is None:
+        normed = settle(streams, None, None, mix.norm, mix.eps)
+    else:
+        normed = settle(streams, pending.inject, pending.output, mix.norm, mix.eps)
+    pending = None  # what experts gave is large, and not needed any more
+    return mix_prompt(normed, mix.streams, mix.down, mix.up, mix.inject)
 
 
 def lies_in_tiles(mix: HyperMix) -> bool:
