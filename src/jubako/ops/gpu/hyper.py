@@ -1,5 +1,5 @@
-"""Hyper-connections: with matrices in tiles by hyper_long.py and hyper_gates.py; else, on cards without tensor cores and
-for other types, here: norms and quantising, the long thin product in pieces, the wide one with the gates.
+"""Hyper-connections: with matrices in tiles by hyper_long.py and hyper_gates.py; else, on cards without tensor cores
+and for other types, here: norms and quantising, the long thin product in pieces, the wide one with the gates.
 
 Scaling by the root mean square comes after the first product: streams are quantised times gamma alone, while the sums
 of squares add up. A block's scale takes the factor exactly where the products of its stream are added.
