@@ -73,6 +73,7 @@ def run_layer(
     else:
         y, weight = ops.attention(layer.mixer, x, memory, columns), layer.mixer.output
     x, inject = ops.linear_mix(weight, y, streams, inject, layer.hc_ffn)
+    del y, mixed  # a prompt's are large, and its experts need the room
     if mix is None:
         ops.experts_combine(layer.experts, x, streams, inject)
         return None

@@ -192,24 +192,18 @@ def gates(
 
 
 def mix_prompt(
-    streams: torch.Tensor,
-    weights: tuple[torch.Tensor, Matrix, Matrix, Matrix | None],
-    eps: float,
-    inject: torch.Tensor | None = None,
-    output: torch.Tensor | PromptParts | None = None,
+    normed: torch.Tensor, count: int, down: Matrix, up: Matrix, written: Matrix | None
 ) -> tuple[Halves, torch.Tensor | None]:
-    """As `hyper.hyper_mix` with weights (norm, down, up, inject); what a block gave is added to the streams first."""
-    norm, down, up, written = weights
-    tokens, count, hidden = streams.shape
-    normed = settle(streams, inject, output, norm, eps)
+    """What a block reads of `settle`'s normed [T, S·H], and how strongly each of `count` streams takes what comes."""
+    tokens, device = len(normed), normed.device
     low = product(normed, halves([down] if written is None else [down, written]))
     wide = halves([up])
     rank = -(-down.rows // 64) * 64
     if rank != down.rows:
         wide = torch.nn.functional.pad(wide, (0, rank - down.rows))
-    narrow = torch.empty(tokens, rank, dtype=torch.float16, device=streams.device)
-    factor = torch.empty(tokens, device=streams.device)
-    next_inject = None if written is None else torch.empty(tokens, count, device=streams.device)
+    narrow = torch.empty(tokens, rank, dtype=torch.float16, device=device)
+    factor = torch.empty(tokens, device=device)
+    next_inject = None if written is None else torch.empty(tokens, count, device=device)
     low_kernel[(tokens,)](
         low, low.stride(0), narrow, factor, next_inject if next_inject is not None else factor, down.rows,
         STREAMS=count, RANK=rank, SIZE=triton.next_power_of_2(max(rank, down.rows + count)),
