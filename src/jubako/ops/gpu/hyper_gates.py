@@ -95,8 +95,8 @@ def hand_over(x, token, block, live, blocks, q, d, s, numbers, FINE: tl.constexp
     put(numbers + ((token * blocks + block)[:, None] * 32 + k), x, there, FORM)
     put(d + (token * blocks + block)[:, None], scale[:, None], there, FORM)
     sums = tl.sum(tl.reshape(codes, [x.shape[0], 2, 16]), axis=2)
-    half = tl.arange(0, 2)[None, :]
-    put(s + (((token * 2)[:, None] + half) * blocks + block), sums, there, FORM)
+    which = tl.arange(0, 2)[None, :]
+    put(s + (((token * 2)[:, None] + which) * blocks + block), sums, there, FORM)
 
 
 @triton.jit
