@@ -170,7 +170,7 @@ def test_a_prompt_on_a_card_takes_the_longer_of_link_and_compute() -> None:
     far = replace(IDEAL, card_chosen=1e-6, card_scored=1e-11)
     looked = card_prompt(counted, machine(1), CARD, holding(512), EVEN, 65_536, 8192, far)
     plain = card_prompt(counted, machine(1), CARD, holding(512), EVEN, 65_536, 8192, IDEAL)
-    assert looked.seconds - plain.seconds == pytest.approx(12 * 65_536 * (1e-6 + 1e-11 * 32_768))
+    assert looked.seconds - plain.seconds == pytest.approx(12 * (57_344 * 1e-6 + 65_536 * 1e-11 * 32_768))
     assert chunks(1030, 512) == [512, 512, 6]
 
 

@@ -34,7 +34,7 @@ class Factors:
     host            a step asked for by the host: ids up, logits down
     card_chunk      a pass of a prompt reads and unpacks all weights: of the card's read rate
     card_macs       multiply-adds of a prompt, of the card's rate of large half-precision products
-    card_chosen     attention of a prompt's token in one layer, to all that can be chosen
+    card_chosen     attention of a prompt's token in one layer to what it chose, beyond that of the first tokens
     card_scored     choosing for a prompt's token in one layer, for each token before it
     far_cells       of the link's rate read in place, when single cells of keys and values are
     link            of the link's rate, while a prompt's experts stream beside the compute
@@ -101,7 +101,7 @@ CALIBRATED = Factors(
     card_chosen=0.56e-6,
     card_scored=2.7e-12,
     far_cells=0.46,  # after 250,000 tokens, 4,096 of them near: 1.21 ms more for one column, 4.72 for four
-    link=0.92,
+    link=0.95,
     ssd=0.85,
 )
 IDEAL = Factors(

@@ -36,9 +36,9 @@ def card_prompt(
             absent += missed(used, min(holding.slots[index], config.experts), factors) * shape.record
         weights = passed / (card.read * factors.card_chunk)
         products = size * macs / (card.matmul * factors.card_macs)
-        middle = read + size / 2  # what a token sees before it, on average
-        chosen = factors.card_chosen * min(middle / max(config.index_budget, 1), 1)
-        looks = size * census.attention_layers * (chosen + factors.card_scored * middle)
+        # the first tokens attend to all before them, which counts among the products
+        chosen = factors.card_chosen * min(read / max(2 * config.index_budget, 1), 1)
+        looks = size * census.attention_layers * (chosen + factors.card_scored * (read + size / 2))
         unpack, compute, attend, beside = (
             unpack + weights, compute + products, attend + looks, beside + min(weights, products),
         )  # fmt: skip
