@@ -226,7 +226,9 @@ def expert_cases(gate: str, low: str, tokens: int, cuts: list[Cut], part: str) -
             else rows[1] * CHOSEN * tokens + shared // 3
         )
         label = (
-            f" apart {cut.apart} words {cut.words}" if part == "gate+up" else f" rows {cut.rows} groups {cut.groups}"
+            f" apart {cut.apart} words {cut.words} each {cut.each}"
+            if part == "gate+up"
+            else f" rows {cut.rows} groups {cut.groups}"
         )
         yield Case(f"{part} {gate if part == 'gate+up' else low} T{tokens}{label}", size, make)
 
@@ -331,7 +333,9 @@ def cuts_of(tokens: int, part: str, sweep: bool) -> list[Any]:
     if part == "hyper":
         return [HyperCut(*cut) for cut in ((8, 5, 1), (8, 5, 2), (4, 5, 2), (4, 5, 4), (8, 10, 1))]
     if part == "gate+up":
-        return [Cut(apart=units) for units in (1, 2, 5)] + [Cut(words=words) for words in (9, 18, 45)]
+        return [Cut(apart=words) for words in (10, 25, 50)] + [
+            Cut(words=words, each=each) for words in (9, 18, 45) for each in (1, 2)
+        ]
     return [Cut(rows=rows, groups=groups) for rows in (8, 16) for groups in (1, 2, 4)]
 
 

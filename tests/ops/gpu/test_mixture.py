@@ -73,9 +73,7 @@ def test_bits_of_the_cpu(gate: str, down: str, shared: str, cols: int, device: t
     assert same_bits(experts(case.layer, case.input(), case.routed()), case.wanted())
 
 
-@pytest.mark.parametrize(
-    ("apart", "words", "each"), [(10, 0, 1), (15, 0, 1), (0, 9, 1), (0, 99, 1), (0, 9, 2), (0, 99, 4)]
-)
+@pytest.mark.parametrize(("apart", "words", "each"), [(10, 0, 1), (15, 0, 1), (0, 9, 1), (0, 99, 1), (0, 9, 2)])
 def test_bits_however_it_is_cut(apart: int, words: int, each: int, device: torch.device) -> None:
     """One or all three units of a row together; gate and up in the same lanes, in several rows each, or apart."""
     case = mixture("IQ3_XXS", "MXFP4", "Q8_0", 1, device, hidden=768)

@@ -16,12 +16,10 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
-from .blocks import fetch_blocks
 from .cuts import divisor
-from .kinds import number_bytes
+from .expert_rows import gate_and_up, side_by_side
 from .mathfun import silu
 from .planar import LAYOUTS
-from .products import fetch_pieces
 from .single import fetch_single, meet_single, no_sums, single_columns, single_tree
 from .slots import Slots
 from .target import interpreted, release, target, wait
@@ -31,93 +29,11 @@ if TYPE_CHECKING:
 
 
 @triton.jit
-def keep_order(FORM: tl.constexpr):
-    """Loads written before this are issued before those written after it: the assembler moves none across it."""
-    if FORM == 1:
-        tl.inline_asm_elementwise("bar.warp.sync -1; mov.b32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
-def fetch_rows(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr):
-    """A unit of rows `row` [n] on its way. base: each row's own matrix [1, n, 1]."""
-    j = tl.arange(0, 8)[:, None, None]
-    if number_bytes(TYPE) > 0:
-        return fetch_pieces(base, blocks, row[None, :, None], j, unit, TYPE)
-    else:
-        return fetch_blocks(base, rows, blocks, row[None, :, None], j, unit, TYPE, EVEN, True)
-
-
-@triton.jit
-def gate_and_up(
-    gate, up, rows, blocks, top, x, token,
-    UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr,
-    EVEN: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """TILE rows of gate and of up from `top` on times a column, float32 [TILE] each: lanes have a row of both.
-
-    STEP units of each are on their way while STEP others meet the column.
-    """
-    g = no_sums(1, TILE, GATE)
-    u = no_sums(1, TILE, UP)
-    of_gate = fetch_single(gate, rows, blocks, top, 0, STEP, TILE, 1, GATE, EVEN)
-    of_up = fetch_single(up, rows, blocks, top, 0, STEP, TILE, 1, UP, EVEN)
-    wait(OVERLAP)
-    release(OVERLAP)
-    if STEP == UNITS:
-        g = meet_single(g, of_gate, single_columns(x, token, 0, STEP, TILE, GATE, EVEN), token, GATE, FORM)
-        u = meet_single(u, of_up, single_columns(x, token, 0, STEP, TILE, UP, EVEN), token, UP, FORM)
-    else:
-        for first in range(0, UNITS, STEP):
-            ahead = tl.minimum(first + STEP, UNITS - STEP)
-            next_gate = fetch_single(gate, rows, blocks, top, ahead, STEP, TILE, 1, GATE, EVEN)
-            next_up = fetch_single(up, rows, blocks, top, ahead, STEP, TILE, 1, UP, EVEN)
-            g = meet_single(g, of_gate, single_columns(x, token, first, STEP, TILE, GATE, EVEN), token, GATE, FORM)
-            u = meet_single(u, of_up, single_columns(x, token, first, STEP, TILE, UP, EVEN), token, UP, FORM)
-            of_gate = next_gate
-            of_up = next_up
-    return single_tree(g[0], TILE), single_tree(u[0], TILE)
-
-
-@triton.jit
-def side_by_side(
-    gate, apart, rows, blocks, top, x, token,
-    UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
-    EVEN: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """What `gate_and_up` gives, if up lies `apart` bytes after gate and is of its type: a row of each has own lanes.
-
-    STEP units are on their way at first; each is followed by the one STEP after it once it has met the column. Left
-    alone, the assembler would issue a load only where its words are wanted.
-    """
-    n = tl.arange(0, 2 * TILE)
-    row = tl.minimum(top + n % TILE, rows - 1)
-    mine = gate + (n // TILE * apart)[None, :, None]
-    raws = ()
-    for i in tl.static_range(STEP):
-        raws = raws + (fetch_rows(mine, rows, blocks, row, i, TYPE, EVEN),)
-    wait(OVERLAP)
-    release(OVERLAP)
-    keep_order(FORM)
-    sums = no_sums(1, 2 * TILE, TYPE)
-    for first in range(0, UNITS - STEP, STEP):
-        following = ()
-        for i in tl.static_range(STEP):
-            units = single_columns(x, token, first + i, 1, 2 * TILE, TYPE, EVEN)
-            sums = meet_single(sums, ((raws[i],),), units, token, TYPE, FORM)
-            following = following + (fetch_rows(mine, rows, blocks, row, first + STEP + i, TYPE, EVEN),)
-            keep_order(FORM)
-        raws = following
-    for i in tl.static_range(STEP):
-        units = single_columns(x, token, UNITS - STEP + i, 1, 2 * TILE, TYPE, EVEN)
-        sums = meet_single(sums, ((raws[i],),), units, token, TYPE, FORM)
-    return tl.split(tl.trans(tl.reshape(single_tree(sums[0], 2 * TILE), [2, TILE])))
-
-
-@triton.jit
 def hidden_tile(
     gate, up_at, scales, rows, blocks, tile, x, token, use, to,
     UNITS: tl.constexpr, STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`."""
     top = tile * TILE
@@ -125,7 +41,9 @@ def hidden_tile(
         a, b = side_by_side(gate, up_at, rows, blocks, top, x, token, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP)
     else:
         up = gate + up_at
-        a, b = gate_and_up(gate, up, rows, blocks, top, x, token, UNITS, STEP, TILE, GATE, UP, EVEN, FORM, OVERLAP)
+        a, b = gate_and_up(
+            gate, up, rows, blocks, top, x, token, UNITS, STEP, TILE, EACH, GATE, UP, EVEN, FORM, OVERLAP
+        )
     if SCALED:
         a *= tl.load(scales)
         b *= tl.load(scales + 1)
@@ -143,7 +61,8 @@ def gate_up_kernel(
     hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks: tl.constexpr,
     UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, GATE: tl.constexpr,
     UP: tl.constexpr, SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
-    SHARED_SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, use): the shared expert's uses come first, and need not wait to fetch weights.
 
@@ -161,7 +80,7 @@ def gate_up_kernel(
             hidden_tile(
                 shared, shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens,
                 use + tokens + uses, to, UNITS, SHARED_STEP, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, APART,
-                TILE, FORM, OVERLAP,
+                TILE, EACH, FORM, OVERLAP,
             )  # fmt: skip
         else:
             wait(OVERLAP)
@@ -174,7 +93,7 @@ def gate_up_kernel(
                 base = pool + slot.to(tl.int64) * slot_bytes
                 hidden_tile(
                     base, up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, use, to,
-                    UNITS, STEP, GATE, UP, EVEN, SCALED, APART, TILE, FORM, False,
+                    UNITS, STEP, GATE, UP, EVEN, SCALED, APART, TILE, EACH, FORM, False,
                 )  # fmt: skip
 
 
@@ -239,31 +158,39 @@ def down_kernel(
 
 @dataclass(frozen=True)
 class Cut:
-    """apart: units of a row that are fetched together where gate and up, if of one type, have lanes of their own; 0 if
-    they share lanes. Then words: 32-bit words of both on their way together, at most; shared: of the shared expert.
-    tile: rows of a program, in blocks of 32; rows, groups: groups of rows of a program of the down product."""
+    """apart: 32-bit words of a row that are fetched together, two units at least, where gate and up, if of one type,
+    have lanes of their own; 0 if they share lanes. Then words: of both on their way together, at most; shared: of the
+    shared expert; each: rows of both that a lane has. tile: rows of a program, in blocks of 32; rows, groups: groups of
+    rows of a program of the down product."""
 
     apart: int = 0
     words: int = 9
     shared: int = 18
+    each: int = 1
     tile: int = 32
     rows: int = 16
-    groups: int = 4
+    groups: int = 2
 
     def step(self, units: int, most: int, slots: Slots) -> int:
         """How many of a row's units are fetched together."""
         kinds = (slots.shape.gate, slots.shape.up)
+        sizes = [LAYOUTS[kind.name].row_bytes(256) for kind in kinds]
         if self.apart and kinds[0] == kinds[1]:
-            return divisor(units, self.apart)
-        words = sum(LAYOUTS[kind.name].row_bytes(256) for kind in kinds) // 32
-        return divisor(units, max(1, most // words))
+            return divisor(units, max(2, self.apart // -(-sizes[0] // 32)))
+        return divisor(units, max(1, most // (sum(sizes) // 32)))
+
+    @property
+    def warps(self) -> int:
+        """Of a program of gate and up."""
+        return self.tile // 2 if self.apart else self.tile // (4 * self.each)
 
 
 def usual_cut(tokens: int) -> Cut:
-    """A single token leaves room for twice the lanes. The interpreter likes few large programs."""
+    """A single token leaves room for twice the lanes; with four, rows share what a lane reads of the column, and all
+    programs find room at once. The interpreter likes few large programs."""
     if interpreted():
-        return Cut(tile=64, rows=256, groups=1, apart=2 if tokens == 1 else 0, words=1 << 20, shared=1 << 20)
-    return Cut(apart=2) if tokens == 1 else Cut()
+        return Cut(tile=64, rows=256, groups=1, apart=10 if tokens == 1 else 0, words=1 << 20, shared=1 << 20)
+    return Cut(apart=10) if tokens == 1 else Cut(each=2 if tokens >= 4 else 1)
 
 
 def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised:
@@ -283,8 +210,8 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
         UNITS=units, STEP=cut.step(units, cut.words, mine), SHARED_STEP=cut.step(units, cut.shared, shared),
         GATE=shape.gate.id, UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id,
         EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None,
-        APART=cut.apart > 0, TILE=cut.tile, FORM=to.one_column, OVERLAP=to.overlap,
-        num_warps=cut.tile // (2 if cut.apart else 4), **to.options,
+        APART=cut.apart > 0, TILE=cut.tile, EACH=cut.each, FORM=to.one_column, OVERLAP=to.overlap,
+        num_warps=cut.warps, **to.options,
     )  # fmt: skip
     return hidden
 
