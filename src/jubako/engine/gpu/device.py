@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .executor import GpuExecutor
 
 log = logging.getLogger(__name__)
-RESERVE = 2 << 30  # bytes of the card left for activations of 4,096 tokens, graphs and kernels
+RESERVE = 2 << 30  # bytes of the card left for activations of a prompt's chunk, graphs and kernels
 CONTEXT = 3 << 28  # of these, what the driver takes before anything is allocated
 _NODES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # a driver's device files: NVIDIA's, AMD's, and those of WSL
 

@@ -62,11 +62,11 @@ def on_card(verb: Verb) -> Verb:
 class GpuExecutor:
     """Runs a network on one GPU, or on several of which each has a run of its layers.
 
-    Chunks of `chunk` prompt tokens read fastest. On several cards they pass through in pieces of `piece` tokens: one
-    card's chunks, so that the bits are the same.
+    Chunks of `chunk` prompt tokens read fastest: of 512 experts each has 110 uses then, which one tile of 128 holds. On
+    several cards they pass through in pieces of `piece` tokens: one card's chunks, so that the bits are the same.
     """
 
-    chunk = piece = 4096
+    chunk = piece = 5632
     experts_in: Mapping[str, int] | None = None  # see `SharingExecutor`
 
     def __init__(

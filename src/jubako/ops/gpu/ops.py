@@ -157,6 +157,7 @@ class GpuOps:
         else:
             rows = embed.embed(layer.table, ngram.ngram_rows(self.hash, columns, self.pool.tokens))
         key, value = linear.linear_many(layer.projections, rows.view(columns.tokens, -1))
+        del rows  # a prompt's are large
         ngram.ngram_inject(layer, streams, key, value, self.pool.ngram, columns, self.hash.config.size, self.config.eps)
 
     def _ask(self, columns: Columns) -> torch.Tensor | None:
