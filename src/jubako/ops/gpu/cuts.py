@@ -11,6 +11,7 @@ from .matrix import Matrix
 from .target import interpreted
 
 PLAIN = 10  # units of plain numbers on their way at once
+WAVES = 65536  # rows from which on programs in tiles come one after the other
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,37 @@ def shape_of(matrix: Matrix, units: int, tokens: int, shares: bool = True) -> Sh
     return Shape(8, divisor(units, 2), 4, columns)
 
 
-def second_cut(matrix: Matrix, units: int, rows: int, warps: int, columns: int) -> tuple[int, int]:
-    """Rows of a program and units fetched together of a second matrix, where `rows` suit a quantised one."""
+@dataclass(frozen=True)
+class TileCut:
+    """How a product of tiles is cut: warps of a program, groups of four columns, units fetched together; at_once: all
+    columns of a round come before its first product; registers of a thread, None for as many as that takes."""
+
+    warps: int
+    fours: int
+    step: int
+    at_once: bool
+    registers: int | None
+
+
+def tile_cut(rows: int, units: int, tokens: int) -> TileCut:
+    """Few rows: the block pairs of a unit go over four warps, else over two.
+
+    The programs of a launch wait for its columns side by side, so that a round trip for every product would be idle
+    time of them all. In the many waves that an output matrix takes, one's round trips hide behind another's weights:
+    there 128 registers let a thousand programs be there at once.
+    """
+    warps, fours = 2 if rows >= 8192 else 4, triton.next_power_of_2(-(-tokens // 4))
+    together = {1: 5 if warps == 2 else 12, 2: 5}.get(fours, 2)  # units, as registers allow
+    at_once = fours == 1 and rows < WAVES
+    registers = 128 if warps == 2 and fours == 1 and not at_once else None
+    return TileCut(warps, fours, divisor(units, together), at_once, registers)
+
+
+def second_cut(matrix: Matrix, units: int, rows: int, warps: int, columns: int, each: int = 1) -> tuple[int, int]:
+    """Rows of a program and units fetched together of a second matrix, where `rows` suit a quantised one; each: rows of
+    plain numbers a warp."""
     if plain_type(matrix.type.id):
-        return (min(1024, triton.next_power_of_2(matrix.rows)), 1) if interpreted() else (warps, divisor(units, PLAIN))
+        if interpreted():
+            return min(1024, triton.next_power_of_2(matrix.rows)), 1
+        return each * warps, divisor(units, PLAIN // each)
     return rows, divisor(units, 2 if columns == 1 else 1)

@@ -117,13 +117,47 @@ def fetch_tiles(base, rows, units, top, unit, COUNT: tl.constexpr):
 
 
 @triton.jit
-def meet_tiles(sums, raws, x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr):
-    """The partial sums, a tuple for FOURS groups of four columns, after COUNT units more of a finely quantised x."""
+def fetch_columns(x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexpr):
+    """COUNT units of FOURS groups of four columns of a finely quantised x, on their way: (words, words, scale, scale)
+    of both blocks of a pair each."""
     q, d, blocks = x
     t, g, p = lanes()
     place = unit * 8 + p * 2
     low = column_words(q, blocks, t, g) + (place * 4)[:, :, :, None]
     scales = d + (t * blocks + place)
+    units = ()
+    for u in tl.static_range(COUNT):
+        for c in tl.static_range(FOURS):
+            live = (4 * c + g // 2 < tokens) & (t + p >= 0)
+            near = scales + (tl.minimum(4 * c + t, tokens - 1) - t) * blocks + u * 8
+            at = c * 16 * blocks * 4 + u * 32
+            words = tl.load(low + at, mask=live[:, :, :, None], other=0)
+            far_words = tl.load(low + (at + 4), mask=live[:, :, :, None], other=0)
+            units = units + ((words, far_words, tl.load(near), tl.load(near + 1)),)
+    return units
+
+
+@triton.jit
+def all_there(units, tokens):
+    """Zero, once all that `fetch_columns` fetches is there.
+
+    The assembler would else fetch words where they are wanted: a round trip for each product or two. What hangs on this
+    comes after all loads; that it is zero, as there are fewer than 2^30 tokens, the compiler cannot know.
+    """
+    every = units[0][2].to(tl.int32, bitcast=True)
+    for i in tl.static_range(len(units)):
+        near, far = tl.split(units[i][0]), tl.split(units[i][1])
+        every |= near[0] | far[0] | units[i][2].to(tl.int32, bitcast=True) | units[i][3].to(tl.int32, bitcast=True)
+    return every & (tokens >> 30)
+
+
+@triton.jit
+def meet_tiles(
+    sums, raws, units, tokens, COUNT: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, FORM: tl.constexpr
+):
+    """The partial sums, a tuple for FOURS groups of four columns, after COUNT units more (`fetch_tiles`,
+    `fetch_columns`). AT_ONCE: see `all_there`; it takes registers for all of them."""
+    zero = all_there(units, tokens) if AT_ONCE else 0
     for u in tl.static_range(COUNT):
         row, below = words_of(raws[u][0]), words_of(raws[u][1])
         scale, scale_below = raws[u][2], raws[u][3]
@@ -131,13 +165,9 @@ def meet_tiles(sums, raws, x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.const
         second, second_below = half(scale >> 16), half(scale_below >> 16)
         after = ()
         for c in tl.static_range(FOURS):
-            live = (4 * c + g // 2 < tokens) & (t + p >= 0)
-            near = scales + (tl.minimum(4 * c + t, tokens - 1) - t) * blocks + u * 8
-            d0, d1 = tl.load(near), tl.load(near + 1)
-            at = c * 16 * blocks * 4 + u * 32
-            near_words = tl.split(tl.load(low + at, mask=live[:, :, :, None], other=0))
-            far_words = tl.split(tl.load(low + (at + 4), mask=live[:, :, :, None], other=0))
-            dots = block_dots(row, below, near_words + far_words, FORM)
+            words, far_words, d0, d1 = units[u * FOURS + c]
+            near, far = tl.split(words), tl.split(far_words)
+            dots = block_dots(row, below, (near[0] | zero, near[1], far[0] | zero, far[1]), FORM)
             mine = sums[c]
             mine = (
                 fma(dots[0].to(tl.float32), first * d0, mine[0], FORM),
@@ -163,7 +193,8 @@ def no_tiles(FOURS: tl.constexpr):
 @triton.jit
 def tile_products(
     base, rows, units, top, x, tokens, first,
-    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Partial sums of sixteen rows as `block_dots` orders them, float32 [t = column, g, p] each, a tuple for each group
     of four columns.
@@ -174,7 +205,8 @@ def tile_products(
     for u in range(first, first + UNITS, STEP):
         raws = fetch_tiles(base, rows, units, top, u, STEP)
         wait(OVERLAP)  # here, as a second copy of the body takes long to compile; later ones pass at once
-        sums = meet_tiles(sums, raws, x, tokens, u, STEP, FOURS, FORM)
+        units_of_x = fetch_columns(x, tokens, u, STEP, FOURS)
+        sums = meet_tiles(sums, raws, units_of_x, tokens, STEP, FOURS, AT_ONCE, FORM)
     return sums
 
 

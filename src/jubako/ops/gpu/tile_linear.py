@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised
-from .cuts import divisor, second_cut
+from .cuts import second_cut, tile_cut
 from .matrix import Matrix
 from .peer_word import SITES, Outbox, exchange_number, word_of
 from .rows import row_tile
@@ -25,7 +25,7 @@ def tile_kernel(
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, box, passes, site, most,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr,
     SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    AT_ONCE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, split): sixteen rows of a matrix in tiles; SECOND_ROWS of a second one, if any, come first.
 
@@ -42,8 +42,9 @@ def tile_kernel(
     if tile >= second_tiles * FOURS:
         top = (tile - second_tiles * FOURS) * 16
         sums = tile_products(
-            base, rows, blocks // 8, top, (q, d, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, FORM, OVERLAP
-        )
+            base, rows, blocks // 8, top, (q, d, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, AT_ONCE, FORM,
+            OVERLAP,
+        )  # fmt: skip
         row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
         for c in tl.static_range(FOURS):
             y = tile_tree(sums[c])
@@ -76,26 +77,22 @@ def launch_tiles(
     units: int,
     outbox: Outbox | None = None,
 ) -> None:
-    """`launch` of a matrix in tiles. Few rows: the block pairs of a unit go over four warps, else over two.
-
-    128 registers a thread let a thousand programs of two warps be there at once, with their first weights on their way.
-    """
+    """`launch` of a matrix in tiles."""
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
-    warps = 2 if first.rows >= 8192 else 4
+    cut = tile_cut(first.rows, units, x.tokens)
     columns = min(triton.next_power_of_2(x.tokens), 4)
-    second_rows, second_step = second_cut(second, units, 4 * warps, warps, columns)
+    second_rows, second_step = second_cut(second, units, 4 * cut.warps, cut.warps, columns, 2)
     second_tiles = -(-second.rows // second_rows) if len(matrices) > 1 else 0
     scaled = first.scale is not None or second.scale is not None
     to = target(out.device)
-    fours = triton.next_power_of_2(-(-x.tokens // 4))
-    together = {1: 5 if warps == 2 else 12, 2: 5}.get(fours, 2)  # units, as registers allow
-    tile_kernel[(second_tiles * fours + padded(first.rows) // 16, splits)](
+    tile_kernel[(second_tiles * cut.fours + padded(first.rows) // 16, splits)](
         first.data, first.factors if scaled else first.data, first.rows,
         second.data, second.factors if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
         *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
-        UNITS=units, STEP=divisor(units, together), FOURS=fours, SITES=0 if outbox is None else SITES,
+        UNITS=units, STEP=cut.step, FOURS=cut.fours, SITES=0 if outbox is None else SITES,
         SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=second_step, SECOND_ROWS=second_rows,
-        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, FORM=to.form, OVERLAP=to.overlap,
-        num_warps=warps, **({"maxnreg": 128} if warps == 2 and fours == 1 and to.overlap else {}), **to.options,
+        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, AT_ONCE=cut.at_once, FORM=to.form,
+        OVERLAP=to.overlap, num_warps=cut.warps,
+        **({"maxnreg": cut.registers} if cut.registers and to.overlap else {}), **to.options,
     )  # fmt: skip
