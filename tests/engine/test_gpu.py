@@ -57,14 +57,18 @@ def test_steps_are_the_reference_networks(exact: GpuExecutor, golden: Mapping[st
 
 @pytest.mark.skipif(not CUDA, reason="whole prompts take the interpreter minutes")
 def test_logits_and_greedy_tokens_are_the_official_ones(exact: GpuExecutor, golden: Mapping[str, np.ndarray]) -> None:
-    """The prompt as a chunk of halves, where near ties of experts may flip; then steps with refused columns in them."""
+    """The prompt as a chunk of halves, where near ties of experts may flip; then steps with refused columns in them.
+
+    In prompt 0 the tenth token's last expert in layer 1 is 3.5e-4 ahead of the next. The reference with these two
+    exchanged is off by 4e-2 there, by 1.5e-2, 1.3e-2 and less than 1e-2 after it, and writes the same text.
+    """
     for prompt in range(3):
         ids = golden[f"{prompt}.ids"].tolist()
         wanted, greedy = golden[f"{prompt}.logits"], golden[f"{prompt}.greedy"].tolist()
         state = exact.new_state(CONTEXT)
         logits = exact.forward(ids, state, last_only=False)
         errors = np.abs(logits[-len(wanted) :] - wanted).max(axis=1) / np.abs(wanted).max()
-        assert (errors <= 1e-2).mean() >= 0.9, errors
+        assert (errors <= 1e-2).mean() >= 0.8 and errors.max() <= 5e-2, errors
         assert (logits.argmax(-1) == golden[f"{prompt}.argmax"]).mean() >= 0.9
         assert continued(exact, state, int(logits[-1].argmax()), len(greedy))[:4] == greedy[:4]
 
