@@ -209,6 +209,7 @@ def hyper_mix(
     if pending is None:
         normed = settle(streams, None, None, mix.norm, mix.eps)
     else:
+        assert not isinstance(pending.output, Parts)
         normed = settle(streams, pending.inject, pending.output, mix.norm, mix.eps)
     pending = None  # what experts gave is large, and not needed any more
     return mix_prompt(normed, mix.streams, mix.down, mix.up, mix.inject)
