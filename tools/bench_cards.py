@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from jubako.engine.executor import DraftWish
 from jubako.engine.gpu.cards_choice import exchange_seconds
 from jubako.engine.gpu.device import free_bytes
-from jubako.engine.gpu.executor import GpuExecutor
-from jubako.engine.gpu.several import make_ready, runs_of
-from jubako.errors import JubakoError
+from jubako.engine.gpu.executor import LEAST_CHUNK, PIECES, GpuExecutor
+from jubako.engine.gpu.several import make_ready, runs_of, tight
+from jubako.errors import JubakoError, MachineError
 from jubako.measure.bench_gpu import fill_random
 from jubako.measure.geometry import network_config
 from jubako.measure.synth_gpu import synthetic_network
@@ -50,6 +50,7 @@ class Bench:
         self.started = time.perf_counter()
         self.found: dict[str, Any] = {}
         self.bits: dict[str, np.ndarray] = {}
+        self.piece: int | None = None
         self.devices = [torch.device("cuda", index) for index in range(2)]
         config = network_config(layers=arguments.layers, ngram_rows=200_000, draft=True)
         types = BlockTypes.parse(arguments.types)
@@ -92,11 +93,22 @@ class Bench:
             made = GpuExecutor(self.network, self.devices[0], source=self.sources[0], **options)
         else:
             held = {name: options[name] for name in ("kv_bits", "sequences", "tokens", "context")}
-            runs = runs_of(self.network, self.devices, rooms, **held) if way == "layers" else None
+            runs = self.runs(rooms, held) if way == "layers" else None
             self.note(f"{way}: layers of each", lambda: None if runs is None else [len(run) for run in runs])
             made = GpuExecutor(self.network, self.devices, runs=runs, source=self.sources, **options)
+        if self.piece is not None:
+            made.piece, made.chunk = self.piece, PIECES * self.piece
         make_ready(made, widths=(1, 4))
+        self.note(f"{way}: tokens of a prompt's piece", lambda: made.piece)
         return made
+
+    def runs(self, rooms: list[int], held: dict[str, int]) -> list[range]:
+        """The layers of each card as `several.cards_executor` has them: with short pieces of prompts if that helps."""
+        try:
+            return runs_of(self.network, self.devices, rooms, **held)
+        except MachineError:
+            self.piece = LEAST_CHUNK
+            return runs_of(self.network, self.devices, tight(rooms), **held)
 
     def steps(self, made: GpuExecutor, width: int, depth: int) -> float:
         """Milliseconds of a step, replayed without the host: the median of some runs."""

@@ -14,6 +14,7 @@ from jubako.arch.weights import load_network
 from jubako.cli import _numbers
 from jubako.engine.gpu import cards_choice, several
 from jubako.engine.gpu import device as gpu_device
+from jubako.engine.gpu import executor as executor_module
 from jubako.errors import MachineError, RequestError
 from jubako.files import open_model
 
@@ -83,6 +84,26 @@ def test_layers_go_by_speed_and_room(machine: pytest.MonkeyPatch, tiny: Path) ->
     assert len(runs[0]) > len(runs[1]) >= 1 and runs[1].stop == network.config.layers
     with pytest.raises(MachineError, match="do not fit on 2 cards"):
         several.runs_of(network, both, [1000, 1000], **wanted)
+
+
+def test_a_context_asked_for_is_kept_where_short_pieces_of_prompts_leave_room(
+    machine: pytest.MonkeyPatch, tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two cards that have room for the model, but not for 4,096 tokens of a prompt beside it."""
+    network = load_network(open_model([tiny / "tiny-bf16.gguf"]))
+    both = [torch.device("cuda", 0), torch.device("cuda", 2)]
+    made = SimpleNamespace(piece=4096, chunk=32_768)
+    machine.setattr(executor_module, "GpuExecutor", lambda *arguments, **options: made)
+    machine.setattr(several, "FileSource", lambda device: SimpleNamespace(close=lambda: None))
+    machine.setattr(several, "make_ready", lambda executor: None)
+    rooms = [12 * 10**8 - gpu_device.RESERVE] * 2
+    with caplog.at_level(logging.WARNING):
+        several.cards_executor(network, both, rooms, 8, 1024, 1, True)
+    assert (made.piece, made.chunk) == (512, 4096)
+    assert "prompts are read in pieces of 512 tokens" in caplog.text
+    for context, room in ((None, rooms[0]), (1024, rooms[0] - 3 * 10**8)):
+        with pytest.raises(MachineError, match="do not fit on 2 cards"):
+            several.cards_executor(network, both, [room, room], 8, context, 1, True)
 
 
 def test_no_more_than_vram_is_taken(machine: pytest.MonkeyPatch) -> None:

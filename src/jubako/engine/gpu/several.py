@@ -12,6 +12,7 @@ from ...arch.network import Network
 from ...errors import MachineError
 from .cards_choice import halves_fit, seconds_gained
 from .cards_plan import layer_runs
+from .device import RESERVE
 from .load import FileSource
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 OLDEST = (7, 0)  # compute capability: Volta
 LEAST = 2 << 30  # free bytes without which a card is no help
+TIGHT = 1000 << 20  # bytes of a card left, in place of `device.RESERVE`, where prompts are read in the shortest pieces
 SLOW = 0.5  # a card slower than that, beside the fastest, is used only for its memory
 
 
@@ -102,9 +104,10 @@ def cards_executor(
     """An executor whose layers lie on several GPUs with so many bytes of room. context None: as much as fits.
 
     every: on all of them; else slow ones are left out where the model fits without. way: "layers", "halves" of each on
-    two cards, or "auto": what decodes faster. Raises MachineError where it does not fit.
+    two cards, or "auto": what decodes faster. If a context that was asked for fits only beside the shortest pieces of
+    prompts, they are read in these. Raises MachineError where it does not fit.
     """
-    from .executor import GpuExecutor
+    from .executor import LEAST_CHUNK, PIECES, GpuExecutor
 
     speeds = [speed(device) for device in devices]
     fast = [place for place, own in enumerate(speeds) if own >= SLOW * max(speeds)]
@@ -116,7 +119,7 @@ def cards_executor(
             log.info("all cards are used: %s", error)
     halves = way != "layers" and _halves(network, devices, min(speeds), way)
     wanted = context or network.config.context_length
-    tokens, runs = sequences * wanted, None
+    tokens, runs, piece = sequences * wanted, None, None
     while True:
         held = {"kv_bits": kv_bits, "sequences": sequences, "tokens": tokens, "context": min(wanted, tokens)}
         try:
@@ -127,7 +130,11 @@ def cards_executor(
             break
         except MachineError:
             if tokens <= (wanted if context is not None else 4096):
-                raise
+                if halves or context is None:
+                    raise
+                runs, piece = runs_of(network, devices, tight(rooms), **held), LEAST_CHUNK
+                log.warning("little memory is left beside the model: prompts are read in pieces of %d tokens", piece)
+                break
             tokens = max(tokens - wanted, wanted) if tokens > wanted else tokens // 2
     if tokens < wanted:
         log.warning("%s have room for %d of the model's %d tokens of context", _names(devices), tokens, wanted)
@@ -143,8 +150,15 @@ def cards_executor(
     finally:
         for source in sources:
             source.close()
+    if piece is not None:
+        executor.piece, executor.chunk = piece, PIECES * piece
     make_ready(executor)
     return executor
+
+
+def tight(rooms: Sequence[int]) -> list[int]:
+    """Rooms of cards that keep no more than the shortest pieces of prompts work in."""
+    return [room + RESERVE - TIGHT for room in rooms]
 
 
 def make_ready(executor: GpuExecutor, **options: Any) -> None:
