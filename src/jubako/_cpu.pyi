@@ -534,7 +534,11 @@ class StoreSource(ExpertSource):
     """Lets a store bring what `ExpertThreads` are asked for."""
 
     def __init__(
-        self, store: ExpertStore, routers: Sequence[Weight] = (), chosen: int = 0, slots: NDArray[np.int32] | None = None
+        self,
+        store: ExpertStore,
+        routers: Sequence[Weight] = (),
+        chosen: int = 0,
+        slots: NDArray[np.int32] | None = None,
     ) -> None:
         """
         routers [experts, hidden] of all layers, and how many experts a token chooses: to read ahead what the next layer
