@@ -11,6 +11,7 @@ from gpu_weights import activations, both, same_bits
 from jubako import _cpu
 from jubako.arch.tensor import Tensor
 from jubako.ops.gpu.activation import quantize
+from jubako.ops.gpu.cuts import tile_cut
 from jubako.ops.gpu.embed import decode
 from jubako.ops.gpu.linear import launch, linear, linear_combine, linear_many, quantised
 from jubako.ops.gpu.matrix import Matrix, projections
@@ -156,3 +157,17 @@ def test_a_prompts_halves_of_few_tokens_are_read_as_a_steps(device: torch.device
     """As the draft layer's are, which takes a prompt's last token by itself."""
     x = torch.from_numpy(rng.standard_normal((1, 96)).astype(np.float32)).to(device)
     assert torch.allclose(quantised(in_half(x)).plain(), x, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("rows", [640, 2560, 13952, 16384, 248320])
+@pytest.mark.parametrize("units", [1, 10, 24, 40])
+def test_tiles_are_cut_as_registers_allow(rows: int, units: int) -> None:
+    """Weights and columns of a round lie in registers together: 10 numbers a unit of rows, 6 of columns, for 32 lanes
+    a pair of blocks."""
+    for tokens in (1, 3, 4, 5, 8, 16):
+        cut = tile_cut(rows, units, tokens)
+        assert units % cut.step == 0 and 4 * cut.fours >= tokens
+        pairs = 4 // cut.warps
+        held = pairs * cut.step * (10 + (6 if cut.at_once else 0)) + 4 * pairs * cut.fours
+        assert held <= (cut.registers or 255)
+        assert not cut.at_once or cut.fours == 1
