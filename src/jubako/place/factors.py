@@ -76,23 +76,24 @@ CALIBRATED = Factors(
     cpu_kernels=0.855,
     cpu_prompt=0.75,
     cpu_layer_token=54e-6,
-    # One H200, docs/performance/gpu.md, 30 November 2026: 3.67 ms for one column, 5.79 for four, and 0.34 ms more where
-    # the host asks; 4.00 and 5.99 after 4,096 tokens and after 256,000.
-    card_dense=0.514,
-    card_experts=0.514,
+    # One H200, 30 November 2026, its last kernels of the day: 3.5 to 3.6 ms for one column, 5.34 to 5.4 for four, and
+    # 0.05 to 0.1 more where the host asks. Before: 0.33 more from 4,096 tokens of context on, however long.
+    card_dense=0.533,
+    card_experts=0.533,
     card_cache=1,
     card_attending=28e-6,
     card_launches=14,
-    card_column=2.6e-6,
-    host=0.34e-3,
-    # There with 16 cores: the rows of docs/performance/boxes.md with one column, 512 experts and 256, fitted together.
+    card_column=1.3e-6,
+    host=0.1e-3,
+    # There with 16 cores: the rows of docs/performance/boxes.md with one column, 512 experts and 256, fitted together
+    # beside the kernels that they were measured with.
     blind=0.1,
     absent=0.77,
     fetch=1.03,
     link_from_frames=0,  # the CPU alone works on them then
     ahead=2,
     wrong=0.38,
-    asking=18e-6,
+    asking=21e-6,
     handoff=51e-6,
     # There: chunks of 512, 4,096 and 8,192 in 105, 228 and 436 ms with every expert in a slot; 4,096 in 263 ms after
     # 61,440 tokens and in 290 after 237,568.
