@@ -39,7 +39,7 @@ def test_bits_however_it_is_cut(device: torch.device, kind: str) -> None:
     hidden = gate_up(mine, x, to, usual_cut(TOKENS))
     parts = Parts(down(mine, hidden, to, usual_cut(TOKENS)), to)
     want = add_up(parts, torch.empty(TOKENS, HIDDEN, device=device))
-    for cut in (Cut(rows=64, ahead=1), Cut(rows=64, ahead=2), Cut(rows=32, ahead=9)):
+    for cut in (Cut(rows=64, ahead=1), Cut(rows=64, ahead=9)):
         assert torch.equal(sum_down(mine, hidden, to, cut=cut), want), cut
 
 
