@@ -93,7 +93,7 @@ CALIBRATED = Factors(
     link_from_frames=0,  # the CPU alone works on them then
     ahead=2,
     wrong=0.38,
-    asking=21e-6,
+    asking=25e-6,
     handoff=51e-6,
     # There: chunks of 512, 4,096 and 8,192 in 105, 228 and 436 ms with every expert in a slot; 4,096 in 263 ms after
     # 61,440 tokens and in 290 after 237,568.
