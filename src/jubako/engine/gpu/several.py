@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 OLDEST = (7, 0)  # compute capability: Volta
 LEAST = 2 << 30  # free bytes without which a card is no help
-TIGHT = 1000 << 20  # bytes of a card left, in place of `device.RESERVE`, where prompts are read in the shortest pieces
+TIGHT = 1250 << 20  # bytes of a card left, in place of `device.RESERVE`, where prompts are read in the shortest pieces
 SLOW = 0.5  # a card slower than that, beside the fastest, is used only for its memory
 
 
