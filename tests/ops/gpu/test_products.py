@@ -13,7 +13,7 @@ from jubako.arch.tensor import Tensor
 from jubako.ops.gpu.activation import quantize
 from jubako.ops.gpu.cuts import tile_cut
 from jubako.ops.gpu.embed import decode
-from jubako.ops.gpu.linear import launch, linear, linear_combine, linear_many, quantised
+from jubako.ops.gpu.linear import launch, linear, linear_many, quantised
 from jubako.ops.gpu.matrix import Matrix, projections
 from jubako.ops.gpu.prompt import in_half
 from jubako.ops.gpu.tiles import TILED, to_tiles
@@ -120,18 +120,6 @@ def test_projections_of_several_types(tokens: int, device: torch.device) -> None
     for got, (_, w) in zip(outs, pairs, strict=True):
         want = _cpu.linear(w, x)
         assert np.abs(got.cpu().numpy() - want).max() <= (1e-6 if tokens < 17 else 2e-3) * np.abs(want).max()
-
-
-@pytest.mark.parametrize("tokens", [2, 18])
-def test_product_into_streams(tokens: int, device: torch.device) -> None:
-    m, w = both("Q8_0", 20, 96, device)
-    x, rng = activations(tokens, 96), np.random.default_rng(3)
-    streams = rng.standard_normal((tokens, 4, 32)).astype(np.float32)[:, :, :20].copy()
-    inject = rng.standard_normal((tokens, 4)).astype(np.float32)
-    got = torch.from_numpy(streams.copy()).to(device)
-    linear_combine(m, torch.from_numpy(x).to(device), got, torch.from_numpy(inject).to(device))
-    want = streams + inject[:, :, None].astype(np.float64) * _cpu.linear(w, x)[:, None, :]
-    assert np.abs(got.cpu().numpy() - want).max() <= (1e-6 if tokens < 17 else 2e-3) * np.abs(want).max()
 
 
 @pytest.mark.parametrize("fine", [True, False])

@@ -22,7 +22,6 @@ from .link import fetch
 from .mathfun import sigmoid
 from .matrix import Matrix
 from .peer_word import Outbox
-from .rows import store_rows
 from .slots import Slots
 from .target import release, target, wait
 
@@ -71,7 +70,15 @@ def sum_kernel(
     at = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
     held = tl.minimum(at, hidden - 1)
     total = weighted_sum(parts, weights, share, token, tl.num_programs(1), hidden, held, CHOSEN, FORM)
-    store_rows(total, at, hidden, token, out, hidden, inject, token >= 0, STREAMS, FORM)
+    if STREAMS == 0:
+        tl.store(out + token.to(tl.int64) * hidden + at, total, mask=at < hidden)
+    else:
+        for s in tl.static_range(STREAMS):
+            place = out + (token * STREAMS + s).to(tl.int64) * hidden + at
+            old = tl.load(place, mask=at < hidden, other=0.0)
+            tl.store(
+                place, fma(tl.load(inject + token * STREAMS + s) + total * 0.0, total, old, FORM), mask=at < hidden
+            )
 
 
 @dataclass(frozen=True, slots=True)

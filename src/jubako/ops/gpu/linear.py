@@ -25,11 +25,11 @@ Input = torch.Tensor | Quantised | prompt.Halves  # [T, K]
 @triton.jit
 def linear_kernel(
     first_base, first_scale, first_rows, second_base, second_scale, second_rows, second_tiles, blocks,
-    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, inject,
+    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride,
     UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
     TYPE: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr, SECOND_ROWS: tl.constexpr, FINE: tl.constexpr,
-    EVEN: tl.constexpr, SCALED: tl.constexpr, STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (group of columns, tile of rows, split): tiles of a second matrix of another type, if any, come first.
 
@@ -43,20 +43,18 @@ def linear_kernel(
     x = (q, d, s, numbers, x_blocks, x_valid)
     if SECOND < 0:
         row_tile(
-            first_base, first_scale, first_rows, blocks, tile, x, token, tokens, out, out_stride, inject,
-            split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
+            first_base, first_scale, first_rows, blocks, tile, x, token, tokens, out, out_stride,
+            split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, FORM, OVERLAP,
         )  # fmt: skip
     elif tile >= second_tiles:
         row_tile(
             first_base, first_scale, first_rows, blocks, tile - second_tiles, x, token, tokens, out, out_stride,
-            inject, split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, STREAMS, FORM,
-            OVERLAP,
+            split * UNITS, UNITS, STEP, ROWS, GROUPS, COLUMNS, TYPE, FINE, EVEN, SCALED, FORM, OVERLAP,
         )  # fmt: skip
     else:
         row_tile(
             second_base, second_scale, second_rows, blocks, tile, x, token, tokens, out + first_rows, out_stride,
-            inject, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS,
-            SECOND, FINE, EVEN, SCALED, STREAMS, FORM, OVERLAP,
+            split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS, SECOND, FINE, EVEN, SCALED, FORM, OVERLAP,
         )  # fmt: skip
 
 
@@ -65,18 +63,16 @@ def launch(
     x: Quantised,
     out: torch.Tensor,
     splits: int = 1,
-    inject: torch.Tensor | None = None,
     shape: Shape | None = None,
     outbox: Outbox | None = None,
 ) -> None:
     """One or two matrices times x into the columns of out [T, rows], or of out [splits, T, rows]: sums of parts.
 
-    inject [T, S]: out is streams [T, S, rows] instead, to which the product is added. outbox: of another card, for what
-    `in_tiles` makes of one matrix.
+    outbox: of another card, for what `in_tiles` makes of one matrix.
     """
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
     units = -(-first.blocks // 8) // splits
-    if in_tiles(first, x) and inject is None:
+    if in_tiles(first, x):
         launch_tiles(matrices, x, out, splits, units, outbox)
         return
     assert outbox is None
@@ -90,12 +86,11 @@ def launch(
         first.data, first.factors if scaled else first.data, first.rows,
         second.data, second.factors if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
-        out if inject is None else inject,
         UNITS=units, STEP=shape.step, ROWS=shape.rows, GROUPS=shape.groups,
         COLUMNS=shape.columns, TYPE=first.type.id, SECOND=second.type.id if len(matrices) > 1 else -1,
         SECOND_STEP=second_step, SECOND_ROWS=second_rows, FINE=x.fine,
         EVEN=first.blocks % 8 == 0 and x.valid >= first.blocks,
-        SCALED=scaled, STREAMS=0 if inject is None else out.shape[1], FORM=to.form_of(shape.columns),
+        SCALED=scaled, FORM=to.form_of(shape.columns),
         OVERLAP=to.overlap, num_warps=shape.warps, **to.options,
     )  # fmt: skip
 
@@ -130,14 +125,6 @@ def linear(weight: Matrix, x: Input, out: torch.Tensor | None = None) -> torch.T
         out = torch.empty(read.tokens, weight.rows, device=read.d.device)
     launch((weight,), read, out)
     return out
-
-
-def linear_combine(weight: Matrix, x: Input, streams: torch.Tensor, inject: torch.Tensor) -> None:
-    """Add x [T, K] times weight to streams [T, S, N], in place, weighted by inject [T, S]."""
-    if long(x):
-        streams.addcmul_(inject[:, :, None], prompt.multiply((weight,), prompt_of(x))[:, None, :])
-    else:
-        launch((weight,), quantised(x), streams, inject=inject)
 
 
 def quantised(x: Input) -> Quantised:

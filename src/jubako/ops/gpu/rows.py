@@ -6,24 +6,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .integer import fma
 from .kinds import number_bytes
 from .plain import plain_rows
 from .products import fetch_units, lane_rows, meet_groups, nothing, tree
 from .target import wait
-
-
-@triton.jit
-def store_rows(y, number, rows, token, out, out_stride, inject, live, STREAMS: tl.constexpr, FORM: tl.constexpr):
-    """y float32 [rows] of one token to out; or, if STREAMS, added to its residual streams by their inject weights."""
-    if STREAMS == 0:
-        tl.store(out + token.to(tl.int64) * out_stride + number, y, mask=(number < rows) & live)
-    else:
-        for s in tl.static_range(STREAMS):
-            at = out + (token * STREAMS + s).to(tl.int64) * rows + number
-            weight = tl.load(inject + token * STREAMS + s, mask=live, other=0.0)
-            old = tl.load(at, mask=(number < rows) & live, other=0.0)
-            tl.store(at, fma(weight + y * 0.0, y, old, FORM), mask=(number < rows) & live)
 
 
 @triton.jit
@@ -65,10 +51,10 @@ def tile_sums(
 
 @triton.jit
 def row_tile(
-    base, row_scale, rows, blocks, tile, x, token, tokens, out, out_stride, inject, first,
+    base, row_scale, rows, blocks, tile, x, token, tokens, out, out_stride, first,
     UNITS: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr, TYPE: tl.constexpr, FINE: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
-    STREAMS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """GROUPS·ROWS rows of one matrix times COLUMNS columns, as `tile_sums` or `plain_rows` read them, into out."""
     top = tile * ROWS * GROUPS
@@ -90,4 +76,5 @@ def row_tile(
             mine = top + g * ROWS + tl.arange(0, ROWS)
             if SCALED:
                 y *= tl.load(row_scale + tl.minimum(mine, rows - 1))
-            store_rows(y, mine, rows, token + c, out, out_stride, inject, token + c < tokens, STREAMS, FORM)
+            there = (mine < rows) & (token + c < tokens)
+            tl.store(out + (token + c).to(tl.int64) * out_stride + mine, y, mask=there)

@@ -59,8 +59,8 @@ def tile_kernel(
         x = (q, d, s, numbers, x_blocks, x_valid)
         row_tile(
             second_base, second_scale, second_rows, blocks, tile % second_tiles, x, tile // second_tiles * 4, tokens,
-            out + rows, out_stride, out, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS, SECOND, True, EVEN,
-            SCALED, 0, FORM, OVERLAP,
+            out + rows, out_stride, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS, SECOND, True, EVEN,
+            SCALED, FORM, OVERLAP,
         )  # fmt: skip
 
 
