@@ -118,6 +118,13 @@ def test_what_a_gpu_is_needed_for_is_not_passed_over(options: tuple[str, ...]) -
     assert isinstance(error, RequestError) and str(error) == f"{options[0]} is for a GPU; it needs --device cuda"
 
 
+@pytest.mark.parametrize("option", ["--json", "--profile"])
+def test_a_folder_that_is_not_there_is_named_before_anything_is_measured(option: str, tmp_path: Path) -> None:
+    words = ["bench", MODEL, "--device", "cuda", option, str(tmp_path / "none" / "out.json")]
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, RequestError) and f"there is no folder {tmp_path / 'none'}" in str(error)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])

@@ -123,7 +123,7 @@ def test_not_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileFormatError, match=r"holds neither .gguf nor .safetensors"):
         open_model(tmp_path / "empty")
-    with pytest.raises(FileFormatError, match=r"no model file was given"):
+    with pytest.raises(FileFormatError, match=r"^no model file was given"):
         open_model([])
 
 

@@ -273,6 +273,9 @@ def bench(
     from .bench import bench as command
     from .bench import parse_depths
 
+    for option, out in (("--json", json), ("--profile", profile)):
+        if out is not None and not out.parent.is_dir():
+            raise RequestError(f"{option} is {out}, and there is no folder {out.parent}; make it first")
     if device == "cuda":
         from .bench_gpu import bench_gpu
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import FileFormatError
 from .cursor import Value
 from .gguf import GgufFile, is_gguf
 from .mapping import refuse
@@ -86,7 +87,7 @@ def open_model(paths: Sequence[Path | str] | Path | str) -> ModelFiles:
     safetensors file, index or directory. Only headers are read. FileFormatError if they can't belong together."""
     given = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
     if not given:
-        refuse(Path("."), "no model file was given")
+        raise FileFormatError("no model file was given")
     for path in given:
         try:
             path.stat()
