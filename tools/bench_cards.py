@@ -79,6 +79,8 @@ class Bench:
         for tokens in self.arguments.prompts:
             self.note(f"{way}: prompt of {tokens}, tok/s", partial(self.prompt, made, tokens))
         self.note(f"{way}: GB taken", self.taken)
+        if self.arguments.sequences < 2:  # bits are those of two states
+            return
         first, again = self.logits(made), self.logits(made)
         self.note(f"{way}: what differs from run to run", partial(differing, first, again))
         self.bits = self.bits or first
@@ -88,7 +90,7 @@ class Bench:
         """An executor laid out so, with its kernels ready."""
         rooms = [free_bytes(device, self.arguments.vram) for device in self.devices]
         context = self.arguments.context
-        options = {"kv_bits": 8, "context": context, "tokens": context, "sequences": 2}
+        options = {"kv_bits": 8, "context": context, "tokens": context, "sequences": self.arguments.sequences}
         if way == "one":
             made = GpuExecutor(self.network, self.devices[0], source=self.sources[0], **options)
         else:
@@ -221,6 +223,9 @@ def main() -> None:
     parser.add_argument("--types", default="", help="block types, such as gate_up=Q2_K")
     parser.add_argument("--vram", type=parse_size, help="of each card, at most")
     parser.add_argument("--context", type=int, default=40_960)
+    parser.add_argument(
+        "--sequences", type=int, default=2, help="that have a state; bits are compared with two and more"
+    )
     parser.add_argument("--depths", type=lambda text: [int(part) for part in text.split(",")], default=[0])
     parser.add_argument("--prompts", type=lambda text: [int(part) for part in text.split(",")], default=[4096, 32_768])
     arguments = parser.parse_args()
