@@ -23,3 +23,7 @@ class RequestError(JubakoError):
 
 class MachineError(JubakoError):
     """This machine can't do it: no such device, too little memory, an unsupported processor."""
+
+
+class CardLostError(MachineError):
+    """A GPU stopped answering. This process can use none any more; a new one goes on with the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from jubako.cli import _numbers
 from jubako.engine.gpu import cards_choice, several
 from jubako.engine.gpu import device as gpu_device
 from jubako.engine.gpu import executor as executor_module
-from jubako.errors import MachineError, RequestError
+from jubako.errors import CardLostError, MachineError, RequestError
 from jubako.files import open_model
 
 pytest.importorskip("triton")
@@ -161,3 +162,28 @@ def test_a_model_too_large_for_all_cards_lies_in_main_memory_too(
     assert "too large: main memory is used, too" in caplog.text
     with pytest.raises(MachineError, match="too large"):
         gpu_device.gpu_executor(network, 8, None, gpus=(0, 2), split="halves")
+
+
+def test_a_card_lost_in_a_step_is_named(machine: pytest.MonkeyPatch) -> None:
+    """The card that no longer answers, not the one whose launch failed; other faults are passed on as they are."""
+
+    class Executor:
+        devices = (torch.device("cuda", 0), torch.device("cuda", 1))
+        ops = SimpleNamespace(on_card=nullcontext, awake=nullcontext)
+
+        @executor_module.on_card
+        def step(self) -> None:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
+    answers = {0: True, 1: False}
+
+    def synchronize(device: torch.device) -> None:
+        if not answers[number(device)]:
+            raise RuntimeError("CUDA error: device is lost\nmore")
+
+    machine.setattr(torch.cuda, "synchronize", synchronize)
+    with pytest.raises(CardLostError, match="GPU 1 stopped answering: CUDA error: device is lost; start again"):
+        Executor().step()
+    answers[1] = True
+    with pytest.raises(RuntimeError, match="unspecified launch failure"):
+        Executor().step()

@@ -15,6 +15,7 @@ from jubako.core import Failed, Finished, Reading, Request, Tokens
 from jubako.engine.depth import Plan
 from jubako.engine.plan import plan_memory
 from jubako.engine.scheduler import Scheduler
+from jubako.errors import CardLostError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny" / "tiny-mixed.gguf"
 
@@ -220,6 +221,17 @@ def test_a_failing_step_fails_those_in_it_and_the_next_go_on(
         end = run(scheduler, request("a", (1, 2, 3), 5)).end("a")
     assert end == Failed("engine", "MemoryError: no memory")
     assert run(scheduler, request("a", (1, 2, 3), 5)).tokens("a") == alone(tiny, request("a", (1, 2, 3), 5))
+
+
+def test_a_lost_card_ends_the_engine(tiny: jubako.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It isn't one request's failure: the process can use no card any more."""
+
+    def lost(parts: object) -> None:
+        raise CardLostError("GPU 1 stopped answering")
+
+    monkeypatch.setattr(tiny.executor, "step", lost)
+    with pytest.raises(CardLostError):
+        run(Scheduler(tiny), request("a", (1, 2, 3), 5))
 
 
 def test_a_long_prompt_and_those_who_decode_take_turns(tiny: jubako.Model) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 
 from ..core import Event, Failed, Finished, GenerationStats, Request, TokenChoice, Tokens, whole
-from ..errors import JubakoError, MachineError, RequestError
+from ..errors import CardLostError, JubakoError, MachineError, RequestError
 from ..text.rules import TokenRule
 from .boxes import Held, boxes, weight_bytes
 from .draft import DraftOptions, verify
@@ -107,7 +107,10 @@ class Scheduler:
             self._cancelled.add(id)
 
     def step(self) -> list[tuple[str, Event]]:
-        """One step of the engine, for a chunk of one prompt or for all who decode: what happened, by request."""
+        """One step of the engine, for a chunk of one prompt or for all who decode: what happened, by request.
+
+        Raises CardLostError, after which nothing more can be done.
+        """
         events: list[tuple[str, Event]] = []
         self._recall.poll()
         self._end_cancelled(events)
@@ -169,6 +172,8 @@ class Scheduler:
             try:
                 run = self._start(waiting)
                 events.append((run.id, run.progress))
+            except CardLostError:
+                raise
             except Exception as error:
                 self._room.idle[-1].reset()
                 events.append((waiting.request.id, _failure(error)))
@@ -259,6 +264,8 @@ class Scheduler:
                     choices = run.begin(row)
                 self._tell(run, choices, events)
             self._gauges.step(len(chunk), len(choices), 0)
+        except CardLostError:
+            raise
         except Exception as error:
             self._fail(run, error, events)
 
@@ -271,6 +278,8 @@ class Scheduler:
             before = sum(run.stats.draft_seconds for run in runs)
             with self._gauges.stage("forward"):
                 logits = verify(self._executor, self.model.costs, speculations, self._columns)
+        except CardLostError:
+            raise
         except Exception as error:
             log.exception("a step of %d sequences failed", len(runs))
             for run in runs:

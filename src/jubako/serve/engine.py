@@ -5,6 +5,7 @@ One thread: commands are read between steps, each step's events go out in one me
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
@@ -14,16 +15,21 @@ from typing import TYPE_CHECKING
 
 from .. import _cpu
 from ..core import Failed
-from ..errors import JubakoError
+from ..errors import CardLostError, JubakoError
 from .protocol import AskStatus, Broken, Cancel, Channel, Command, Happened, Loading, Ready, Start, Status, Stop, Submit
 
 if TYPE_CHECKING:
     from ..engine.model import Model
     from ..engine.scheduler import Scheduler
 
+log = logging.getLogger(__name__)
+
 
 def run(connection: socket.socket) -> int:
-    """Load the model that the server names, then serve it until told to stop; the exit code."""
+    """Load the model that the server names, then serve it until told to stop; the exit code.
+
+    It ends where a GPU is lost: the server starts another, which goes on without that card.
+    """
     began = time.monotonic()
     channel: Channel[Command] = Channel(connection, Command)
     start = channel.receive(wait=True)[0]
@@ -59,6 +65,9 @@ def run(connection: socket.socket) -> int:
                 channel.send(Happened(tuple(events)))
     except (EOFError, ConnectionError):
         pass  # the server has gone
+    except CardLostError as error:
+        log.error("%s", error)
+        return 1
     scheduler.close()
     return 0
 

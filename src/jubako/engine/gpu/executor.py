@@ -35,7 +35,7 @@ from .compile import compiling
 from .device import what_fits
 from .draft import Drafts
 from .graph import Desk, Graphs
-from .memory import allocated, grow_at_the_end, too_little, video_bytes
+from .memory import allocated, grow_at_the_end, tell_lost, too_little, video_bytes
 from .step import Steps
 from .swaps import Swaps
 
@@ -49,12 +49,19 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 def on_card(verb: Verb) -> Verb:
-    """A method of the executor during which this thread launches on its (last) card, and waits for it."""
+    """A method of the executor during which this thread launches on its (last) card, and waits for it.
+
+    Raises CardLostError where a card does not answer any more.
+    """
 
     @wraps(verb)
     def guarded(self: GpuExecutor, *args: Any, **options: Any) -> Any:
-        with self.ops.on_card(), self.ops.awake():
-            return verb(self, *args, **options)
+        try:
+            with self.ops.on_card(), self.ops.awake():
+                return verb(self, *args, **options)
+        except RuntimeError as error:
+            tell_lost(self.devices, error)
+            raise
 
     return cast(Verb, guarded)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ...errors import MachineError
+from ...errors import CardLostError, MachineError
 
 
 def on_gpus(devices: Sequence[torch.device]) -> list[torch.device]:
@@ -65,3 +65,15 @@ def too_little(
     card = name if len(devices) == 1 else f"{name} ({device.index})"
     said = advice(free) if advice is not None else "ask for a smaller context, a smaller file, or the CPU"
     return MachineError(f"{what} does not fit: {free / 1e9:.1f} of {card}'s {total / 1e9:.1f} GB are free; {said}")
+
+
+def tell_lost(devices: Sequence[torch.device], error: RuntimeError) -> None:
+    """Raise CardLostError if after `error` one of the cards does not answer any more."""
+    for device in on_gpus(devices):
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError as fault:
+            said = str(fault).splitlines()[0]
+            raise CardLostError(
+                f"GPU {device.index} stopped answering: {said}; start again: cards that do not answer are left out"
+            ) from error
