@@ -172,11 +172,9 @@ class Scheduler:
             try:
                 run = self._start(waiting)
                 events.append((run.id, run.progress))
-            except CardLostError:
-                raise
             except Exception as error:
-                self._room.idle[-1].reset()
                 events.append((waiting.request.id, _failure(error)))
+                self._room.idle[-1].reset()
         self._waiting[:0] = postponed
 
     def _start(self, waiting: Waiting) -> Running:
@@ -227,8 +225,8 @@ class Scheduler:
         events.append((run.id, Finished(run.stats)))
 
     def _fail(self, run: Running, error: Exception, events: list[tuple[str, Event]]) -> None:
-        self._leave(run)
         events.append((run.id, _failure(error)))
+        self._leave(run)
 
     def _leave(self, run: Running) -> None:
         run.state.reset()
@@ -264,8 +262,6 @@ class Scheduler:
                     choices = run.begin(row)
                 self._tell(run, choices, events)
             self._gauges.step(len(chunk), len(choices), 0)
-        except CardLostError:
-            raise
         except Exception as error:
             self._fail(run, error, events)
 
@@ -278,8 +274,6 @@ class Scheduler:
             before = sum(run.stats.draft_seconds for run in runs)
             with self._gauges.stage("forward"):
                 logits = verify(self._executor, self.model.costs, speculations, self._columns)
-        except CardLostError:
-            raise
         except Exception as error:
             log.exception("a step of %d sequences failed", len(runs))
             for run in runs:
@@ -311,5 +305,8 @@ class Scheduler:
 
 
 def _failure(error: Exception) -> Failed:
+    """What a request is told. A lost card is no request's own failure, and is raised."""
+    if isinstance(error, CardLostError):
+        raise error
     kind = "request" if isinstance(error, RequestError) else "engine"
     return Failed(kind, str(error) if isinstance(error, JubakoError) else f"{type(error).__name__}: {error}")
