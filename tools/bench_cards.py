@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from jubako.engine.executor import DraftWish
 from jubako.engine.gpu.cards_choice import exchange_seconds
-from jubako.engine.gpu.device import free_bytes
+from jubako.engine.gpu.device import free_bytes, make_ready
 from jubako.engine.gpu.executor import LEAST_CHUNK, PIECES, GpuExecutor
-from jubako.engine.gpu.several import make_ready, runs_of, tight
+from jubako.engine.gpu.several import SECOND, runs_of, tight
 from jubako.errors import JubakoError, MachineError
 from jubako.measure.bench_gpu import fill_random
 from jubako.measure.geometry import network_config
@@ -100,7 +100,7 @@ class Bench:
             made = GpuExecutor(self.network, self.devices, runs=runs, source=self.sources, **options)
         if self.piece is not None:
             made.piece, made.chunk = self.piece, PIECES * self.piece
-        make_ready(made, widths=(1, 4))
+        make_ready(made, SECOND, widths=(1, 4))
         self.note(f"{way}: tokens of a prompt's piece", lambda: made.piece)
         return made
 

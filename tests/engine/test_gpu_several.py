@@ -96,7 +96,7 @@ def test_a_context_asked_for_is_kept_where_short_pieces_of_prompts_leave_room(
     made = SimpleNamespace(piece=4096, chunk=32_768)
     machine.setattr(executor_module, "GpuExecutor", lambda *arguments, **options: made)
     machine.setattr(several, "FileSource", lambda device: SimpleNamespace(close=lambda: None))
-    machine.setattr(several, "make_ready", lambda executor: None)
+    machine.setattr(several, "make_ready", lambda executor, more: None)
     rooms = [several.TIGHT + 15 * 10**7 - gpu_device.RESERVE] * 2
     with caplog.at_level(logging.WARNING):
         several.cards_executor(network, both, rooms, 8, 1024, 1, True)

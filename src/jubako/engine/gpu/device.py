@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...arch.network import Network
 from ...errors import MachineError
@@ -168,17 +168,18 @@ def _planned(
     return executor
 
 
-def make_ready(executor: GpuExecutor) -> None:
-    """Capture steps and read a first chunk of a prompt; a shorter one where memory lacks for what was planned.
+def make_ready(executor: GpuExecutor, more: int = 0, **options: Any) -> None:
+    """Capture steps and read a first chunk or piece of a prompt and so many tokens more; shorter ones where memory
+    lacks for what was planned.
 
-    Raises MachineError where it lacks for the shortest.
+    options: of `GpuExecutor.prepare`. Raises MachineError where it lacks for the shortest.
     """
     while True:
-        length = executor.chunk
+        chunk = executor.chunk
         try:
-            return executor.prepare(prompts=(min(executor.piece, length, executor.context),))
+            return executor.prepare(prompts=(min(executor.piece, chunk) + more,), **options)
         except MachineError as error:
-            if executor.chunk == length:
+            if executor.chunk == chunk:
                 raise
             log.warning("%s", error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,7 +12,7 @@ from ...arch.network import Network
 from ...errors import MachineError
 from .cards_choice import halves_fit, seconds_gained
 from .cards_plan import layer_runs
-from .device import RESERVE
+from .device import RESERVE, make_ready
 from .load import FileSource
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 OLDEST = (7, 0)  # compute capability: Volta
 LEAST = 2 << 30  # free bytes without which a card is no help
 TIGHT = 1250 << 20  # bytes of a card left, in place of `device.RESERVE`, where prompts are read in the shortest pieces
+SECOND = 64  # tokens of a second piece that is read to make the cards ready
 SLOW = 0.5  # a card slower than that, beside the fastest, is used only for its memory
 
 
@@ -152,28 +153,13 @@ def cards_executor(
             source.close()
     if piece is not None:
         executor.piece, executor.chunk = piece, PIECES * piece
-    make_ready(executor)
+    make_ready(executor, SECOND)
     return executor
 
 
 def tight(rooms: Sequence[int]) -> list[int]:
     """Rooms of cards that keep no more than the shortest pieces of prompts work in."""
     return [room + RESERVE - TIGHT for room in rooms]
-
-
-def make_ready(executor: GpuExecutor, **options: Any) -> None:
-    """Make the kernels ready and read a prompt of two pieces; pieces are shorter from then on if memory ran out.
-
-    options: of `GpuExecutor.prepare`. Raises MachineError where the shortest pieces do not fit.
-    """
-    while True:
-        piece = executor.piece
-        try:
-            executor.prepare(prompts=(piece + 64,), **options)
-            return
-        except MachineError:
-            if executor.piece == piece:
-                raise
 
 
 def _halves(network: Network, devices: Sequence[torch.device], bandwidth: float, way: str) -> bool:
