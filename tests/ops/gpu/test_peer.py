@@ -151,7 +151,7 @@ def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str) -> None
         parts = [mixture(device, tokens, hidden, kind.split()[-1], seed) for seed in range(2)]
     else:
         parts = [product(device, tokens, hidden, kind, seed) for seed in range(2)]
-    total = added(parts[0], hidden) + added(parts[1], hidden)
+    total = added(parts[0]) + added(parts[1])
     inboxes = [torch.zeros(2, COLUMNS, hidden, dtype=torch.int64, device=device) for _ in range(2)]
     passes = torch.full((1,), 5, dtype=torch.int32, device=device)
     sides = [Boxes(inboxes[card], inboxes[1 - card], passes) for card in range(2)]
@@ -179,7 +179,7 @@ def test_without_peer_access_parts_are_copied_and_added(device: torch.device) ->
     inject = torch.full((3, 4), 0.5, device=device)
     blocks = [Block(part, sums, inject, None, True) for part, sums in zip(parts, streams, strict=True)]
     assert between.mixed(blocks, on) == [None, None]
-    want = 0.5 * (added(parts[0], 256) + added(parts[1], 256))
+    want = 0.5 * (added(parts[0]) + added(parts[1]))
     assert all(torch.equal(sums, want[:, None].expand(3, 4, 256)) for sums in streams)
 
 

@@ -194,10 +194,15 @@ def add_up(parts: Parts | PromptParts, out: torch.Tensor, inject: torch.Tensor |
 
 def experts(layer: Experts, x: Input, routed: Routed, cut: Cut | None = None) -> torch.Tensor:
     """The chosen experts' weighted sum by rank, then the shared expert's gated output: [T, H]."""
-    parts = parts_of(layer, x, routed, cut)
-    if isinstance(parts, torch.Tensor):
-        return parts
-    return add_up(parts, torch.empty(len(routed.ids), layer.routed.shape.hidden, device=parts.outputs.device))
+    return summed(parts_of(layer, x, routed, cut))
+
+
+def summed(given: torch.Tensor | Parts | PromptParts) -> torch.Tensor:
+    """What `parts_of` gave, as every token's weighted sum [T, H]."""
+    if isinstance(given, torch.Tensor):
+        return given
+    share = given.share if isinstance(given, PromptParts) else given.routed.share
+    return add_up(given, torch.empty(len(share), given.outputs.shape[1], device=share.device))
 
 
 def experts_combine(

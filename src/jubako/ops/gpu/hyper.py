@@ -16,7 +16,7 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, stack, store_each
 from .combine import Pending, Wide, prepared
-from .experts import Beside, Experts, Parts, Routed, add_up, parts_of
+from .experts import Beside, Experts, Parts, Routed, add_up, parts_of, summed
 from .hyper_gates import quick_sigmoid, tile_mix
 from .hyper_prompt import mix_prompt, settle
 from .kinds import number_bytes, plain_type
@@ -199,10 +199,7 @@ def hyper_mix(
             return mix_step(streams, mix, prepared(streams, mix.norm, pending), fine, cut)
         if pending is None:
             return tile_mix(streams, mix, fine)
-        output = pending.output
-        if not isinstance(output, torch.Tensor):
-            output = add_up(output, torch.empty(len(streams), mix.hidden, device=streams.device))
-        return tile_mix(streams, mix, fine, pending.inject, output)
+        return tile_mix(streams, mix, fine, pending.inject, summed(pending.output))
     if pending is not None and isinstance(pending.output, Parts):  # of a card without tensor cores
         add_up(pending.output, streams, pending.inject)
         pending = None
@@ -229,9 +226,7 @@ def lies_in_tiles(mix: HyperMix) -> bool:
 def mix_step(
     streams: torch.Tensor, mix: HyperMix, wide: Wide, fine: bool, cut: Cut | None = None
 ) -> tuple[Quantised, torch.Tensor | None]:
-    """`hyper_mix` of up to 16 tokens, of streams as they are."""
-    if lies_in_tiles(mix):
-        return tile_mix(streams, mix, fine)
+    """`hyper_mix` of up to 16 tokens, of streams as they are, where matrices do not lie in tiles."""
     tokens, count, hidden = streams.shape
     device, to, rank = streams.device, target(streams.device), mix.down.rows
     cut = cut or (Cut() if to.shares else Cut(1, 1))

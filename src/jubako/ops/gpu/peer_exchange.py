@@ -19,7 +19,7 @@ import triton.language as tl
 
 from .combine import Pending, hyper_combine
 from .expert_down import adds_up
-from .experts import Experts, Routed, add_up, parts_of
+from .experts import Experts, Routed, parts_of, summed
 from .hyper import HyperMix, hyper_mix
 from .launch import COLUMNS
 from .linear import Input, launch, linear, quantised
@@ -98,7 +98,7 @@ class Exchange:
 
     def __init__(self, passages: Sequence[Passage], hidden: int) -> None:
         """passages: from the first card to the second, and back."""
-        self.passages, self.hidden = passages, hidden
+        self.passages = passages
         devices = [passage.source for passage in passages]
         # AMD's compiler may take a loop of volatile loads for one
         on_cuda = torch.version.hip is None and all(passage.source.type == "cuda" for passage in passages)
@@ -138,7 +138,7 @@ class Exchange:
         results: list[Any] = []
         for card in range(2):
             with on[card]():
-                whole.append(added(blocks[card].part, self.hidden))
+                whole.append(added(blocks[card].part))
         self._meet(on)
         with on[0](), on[1]():  # a copy is in the order of both cards' current streams
             sent = [passage.send(part) for passage, part in zip(self.passages, whole, strict=True)]
@@ -181,7 +181,7 @@ def made(part: Product | Mixture | torch.Tensor, outbox: Outbox) -> tuple[torch.
     if isinstance(part, torch.Tensor):
         return part, False
     if isinstance(part, Mixture):
-        return added(part, outbox.box.shape[2], outbox), adds_up(part.layer)
+        return added(part, outbox), adds_up(part.layer)
     x = quantised(part.x)
     sent = in_tiles(part.weight, x)
     out = torch.empty(x.tokens, part.weight.rows, device=x.d.device)
@@ -189,16 +189,13 @@ def made(part: Product | Mixture | torch.Tensor, outbox: Outbox) -> tuple[torch.
     return out, sent
 
 
-def added(part: Product | Mixture | torch.Tensor, hidden: int, outbox: Outbox | None = None) -> torch.Tensor:
+def added(part: Product | Mixture | torch.Tensor, outbox: Outbox | None = None) -> torch.Tensor:
     """A part [T, H] of any number of tokens. outbox: of the other card, for experts that can be sent there."""
     if isinstance(part, torch.Tensor):
         return part
     if isinstance(part, Product):
         return linear(part.weight, part.x)
-    given = parts_of(part.layer, part.x, part.routed, outbox=outbox)
-    if isinstance(given, torch.Tensor):
-        return given
-    return add_up(given, torch.empty(len(part.routed.ids), hidden, device=part.routed.ids.device))
+    return summed(parts_of(part.layer, part.x, part.routed, outbox=outbox))
 
 
 def exchange(part: torch.Tensor, sent: bool, boxes: Boxes, site: int, patience: int = PATIENCE) -> None:
