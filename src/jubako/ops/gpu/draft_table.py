@@ -2,6 +2,10 @@
 
 A pass takes its table as its first kernel, so that the host neither copies nor waits. A step's table may leave columns
 to drafts: their ids are below zero, and the drafts made meanwhile take their places.
+
+What takes a table releases no launch before it is over. Each launch may start when all programs of the one before it
+have begun, so a run of them could be on its way while main memory still answers, and the delta net reads its table
+before it waits.
 """
 # mypy: allow-untyped-defs
 
@@ -24,8 +28,7 @@ DRAFTED = -1  # the id of a column that a draft will fill
 
 @triton.jit
 def _take(source, table, SIZE: tl.constexpr, NUMBERS: tl.constexpr, OVERLAP: tl.constexpr):
-    release(OVERLAP)
-    wait(OVERLAP)
+    wait(OVERLAP)  # and nothing is released: see below
     i = tl.arange(0, SIZE)
     tl.store(table + i, tl.load(source + i, mask=i < NUMBERS), mask=i < NUMBERS)
 
@@ -45,7 +48,6 @@ def _take_new(
     SIZE: tl.constexpr, NUMBERS: tl.constexpr, COLUMNS: tl.constexpr, IDS: tl.constexpr, FIRST: tl.constexpr,
     COUNT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    release(OVERLAP)
     wait(OVERLAP)
     number = tl.load(source + NUMBERS)
     new = number != tl.load(taken)
