@@ -62,10 +62,11 @@ def decode_kernel(
 ):  # fmt: skip
     """Program (tile, unit): 256 numbers of ROWS of `count` rows, from `first` on or of numbers ids[i] if BY_ID.
 
-    rows: those of the matrix; TIMES: a row is written, side by side.
+    rows: those of the matrix; TIMES: a row is written, side by side. The next launch starts when what precedes this one
+    is done: a step's table, which comes before its embedding, is complete for all that follow.
     """
-    release(OVERLAP)
     wait(OVERLAP)
+    release(OVERLAP)
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     unit = tl.program_id(1)
     number = first + place
