@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import draft_kernels
 import state_kernels
 from descriptors import check_descriptors
+from early import check_early
 
 import jubako.ops.gpu.launch
 from jubako import _cpu
@@ -75,6 +76,12 @@ class Recorded:
     constants: dict[str, Any]
     attributes: dict[tuple[int, ...], list[list[Any]]]
     options: dict[str, Any]
+
+    @property
+    def pointers(self) -> list[str]:
+        """Names of the parameters of the compiled kernel, "" where they are no pointers."""
+        kinds = self.signature.items()
+        return [name if kind.startswith("*") else "" for name, kind in kinds if kind != "constexpr"]
 
 
 def described(kernel: JITFunction, args: tuple[Any, ...], named: dict[str, Any]) -> Recorded:
@@ -307,6 +314,8 @@ def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(made.asm["cubin"])
         check_descriptors(made.asm["ptx"], cubin)
+        if launch.options.get("launch_pdl"):
+            check_early(made.asm["ptx"], launch.kernel.__name__, launch.pointers)
         usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
     return Compiled(made.name, found["REG"], made.metadata.shared, found["STACK"], seconds)

@@ -1,4 +1,4 @@
-"""One kernel of each family compiles for one card each, with no GPU."""
+"""One kernel of each family compiles for one card each, with no GPU, and waits before it touches what others write."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ TOOL = Path(__file__).parents[3] / "tools" / "compile_kernels.py"
         ("cuda:90", "product, 4 columns"),
         ("cuda:90", "product and mix, 4"),
         ("cuda:90", "prompt: delta net"),
+        ("cuda:90", "delta net"),
+        ("cuda:90", "drafts: between"),
         ("hip:gfx1030", "route"),
     ],
 )
