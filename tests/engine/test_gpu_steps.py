@@ -24,6 +24,7 @@ from jubako.core import Request, SamplingParams
 from jubako.engine.answer import Answer
 from jubako.engine.depth import Costs
 from jubako.engine.draft import DraftOptions, Speculation, verify
+from jubako.engine.executor import DraftWish
 from jubako.engine.gpu.draft import Drafts
 from jubako.engine.gpu.executor import GpuExecutor
 from jubako.engine.gpu.graph import Graphs, Work
@@ -34,6 +35,7 @@ from jubako.ops.gpu.carry import kept_streams
 from jubako.ops.gpu.columns import COUNT, FIRST, PART_SLOT, SLOT, Columns, Part, step_table
 from jubako.ops.gpu.draft_table import Following
 from jubako.ops.gpu.ops import GpuOps
+from jubako.ops.gpu.sequence import GpuState
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 VOCABULARY = 320
@@ -178,12 +180,12 @@ def test_no_more_logits_are_copied_than_the_choice_takes(
 def test_the_largest_logits_come_with_a_step_where_they_were_asked_for_before(
     executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[int] = []
+    found: list[tuple[int, int]] = []
     find = type(executor.desk).find
-    monkeypatch.setattr(type(executor.desk), "find", lambda desk, rows: (found.append(rows), find(desk, rows))[1])
+    monkeypatch.setattr(type(executor.desk), "find", lambda desk, *rows: (found.append(rows), find(desk, *rows))[1])
     states = [executor.new_state(256) for _ in range(2)]
 
-    def step(asks: tuple[bool, bool]) -> list[int]:
+    def step(asks: tuple[bool, bool]) -> list[Any]:
         found.clear()
         rows = executor.step([([3, 4], states[0]), ([5], states[1])])
         at_once = list(found)
@@ -193,9 +195,10 @@ def test_the_largest_logits_come_with_a_step_where_they_were_asked_for_before(
                 assert np.array_equal(row.logits[ids], logits) and row.logits.argmax() in ids
         return [len(at_once), *found]
 
-    assert step((False, True)) == [0, 3] and step((True, True)) == [1, 3] and step((True, False)) == [1, 3]
-    assert step((False, False)) == [1, 3], "nobody has said yet that they are not wanted any more"
-    assert step((True, True)) == [0, 2, 3]
+    every, first, last = (0, 3), (0, 2), (2, 3)
+    assert step((False, True)) == [0, last] and step((True, True)) == [1, every] and step((True, False)) == [1, every]
+    assert step((False, False)) == [1, every], "nobody has said yet that they are not wanted any more"
+    assert step((True, True)) == [0, first, last]
 
 
 def test_logits_are_those_of_the_step(executor: GpuExecutor) -> None:
@@ -260,10 +263,10 @@ def test_no_graph_of_drafts_is_captured_while_drafts_are_under_way(
     state = executor.new_state(256)
     executor.step([([3], state)])
     ran.clear()
-    [drafts] = executor.draft([executor_module.DraftWish(4, state, 3)])
+    [drafts] = executor.draft([DraftWish(4, state, 3)])
     assert len(drafts) == 3 and len(ran) == 2 and set(ran) <= set(captured)
     ran.clear()
-    [drafts] = executor.draft([executor_module.DraftWish(4, state, 3, lambda row: 5)])
+    [drafts] = executor.draft([DraftWish(4, state, 3, lambda row: 5)])
     assert drafts == [5, 5, 5] and len(ran) == 4 and set(ran) <= set(captured)
 
 
@@ -272,7 +275,7 @@ def test_many_carried_tokens_are_read_before_drafting(executor: GpuExecutor) -> 
     state = executor.new_state(256)
     for start in range(0, 40, 8):
         executor.step([(list(range(start, start + 8)), state)])
-    [wish] = [executor_module.DraftWish(99, state, 2)]
+    [wish] = [DraftWish(99, state, 2)]
     [drafts], [logits], _ = executor.speculate([wish])
     assert len(drafts) == 2 and state.draft_position == 40 and state.position == 43
     assert list(logits.likeliest) == after(torch.tensor([99, *drafts]), torch.tensor([40, 41, 42])).argmax(-1).tolist()
@@ -302,3 +305,112 @@ def test_a_prompt_that_does_not_fit_is_read_in_smaller_chunks_next_time(
         executor.forward([1] * 150, state, last_only=True)
     assert executor.forward([1] * 150, state, last_only=True).shape == (1, VOCABULARY)
     assert read == [100, 50] and state.position == 150
+
+
+def counted(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often drafts begin at a host's table, and how often behind a step."""
+    counts = {"start": 0, "behind": 0}
+    for name in counts:
+        verb = getattr(Drafts, name)
+
+        def called(self: Drafts, *args: Any, name: str = name, verb: Any = verb) -> Any:
+            counts[name] += 1
+            return verb(self, *args)
+
+        monkeypatch.setattr(Drafts, name, called)
+    return counts
+
+
+def test_drafts_are_made_behind_the_step_before(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From an answer's second speculative step on, in vain behind its last."""
+    counts = counted(executor, monkeypatch)
+    written, runs = texts(executor, [11, 200], 3, 24)
+    assert written == [greedy(11), greedy(200)]
+    few, many = sorted(run.answer.stats.steps for run in runs)
+    alone = many - few  # steps of one sequence after the other has ended
+    assert counts == {"start": 2 + min(alone, 2), "behind": few - 1 + max(alone - 1, 0)} and few > 3
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_host_that_chooses_otherwise_gets_other_drafts(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """As stop words and limits do; and a token that is not the likeliest."""
+    counts, state, text = counted(executor, monkeypatch), executor.new_state(256), [3]
+    executor.step([([3], state)])
+    token = 17
+    for turn in range(4):
+        text.append(token)
+        [drafts], [rows], _ = executor.speculate([DraftWish(token, state, 3)])
+        position = len(text) - 1
+        ids = torch.tensor([token, *drafts])
+        assert list(rows.likeliest) == after(ids, torch.arange(position, position + 4)).argmax(-1).tolist()
+        state.keep(kept)
+        text += drafts[: kept - 1]
+        token = (rows.likeliest[kept - 1] + 1) % BROKEN
+        assert counts == {"start": turn + 1, "behind": turn}
+
+
+def test_other_work_makes_drafts_anew(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, state, other = counted(executor, monkeypatch), executor.new_state(256), executor.new_state(256)
+    executor.step([([3], state), ([9], other)])
+    line = [3, 17]
+
+    def speculate() -> None:
+        line.extend(speculated(executor, state, line[-1]))
+
+    for turn in range(4):
+        speculate()
+        assert counts == {"start": min(turn + 1, 2), "behind": turn}
+    executor.draft([DraftWish(5, other, 2)])
+    speculate()
+    assert counts == {"start": 4, "behind": 3}, "drafts of another sequence came in between"
+    for _ in range(2):
+        speculate()
+    assert counts == {"start": 5, "behind": 5}
+    executor.step([([1], other)])
+    speculate()
+    assert counts == {"start": 6, "behind": 5}, "a step came in between"
+    assert line[2:] == greedy_from(line[:2], len(line) - 2)
+
+
+def speculated(executor: GpuExecutor, state: GpuState, token: int) -> list[int]:
+    """The tokens after `token` that a greedy step of three drafts gives."""
+    [drafts], [rows], _ = executor.speculate([DraftWish(token, state, 3)])
+    right = next((i for i, draft in enumerate(drafts) if draft != rows.likeliest[i]), 3)
+    state.keep(right + 1)
+    return list(rows.likeliest[: right + 1])
+
+
+def greedy_from(line: list[int], count: int) -> list[int]:
+    line = list(line)
+    for _ in range(count):
+        line.append(int(after(torch.tensor(line[-1:]), torch.tensor([len(line) - 1])).argmax()))
+    return line[-count:]
+
+
+def test_logits_of_a_step_outlast_the_drafts_behind_it(executor: GpuExecutor) -> None:
+    state, token = executor.new_state(256), 17
+    executor.step([([3], state)])
+    for _ in range(3):
+        position = state.position
+        [drafts], [rows], _ = executor.speculate([DraftWish(token, state, 3)])
+        wanted = after(torch.tensor([token, *drafts]), torch.arange(position, position + 4))
+        assert np.array_equal(np.array(rows), wanted.numpy())
+        state.keep(1)
+        token = rows.likeliest[0]
+
+
+def test_drafts_that_have_no_room_wait_for_the_host(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that sequences were promised are not taken for drafts of a step that may never come."""
+    counts, state = counted(executor, monkeypatch), executor.new_state(64)
+    executor.step([(list(range(8)), state)])
+    for start in range(8, 48, 8):
+        executor.step([(list(range(start, start + 8)), state)])
+    line, behind = [5], list[tuple[int, bool]]()
+    while state.position < 61:
+        position, before = state.position, counts["behind"]
+        line += speculated(executor, state, line[-1])
+        behind.append((position, counts["behind"] > before))
+        assert len(state.pages.ids) == 1
+    assert behind[-1][0] > 57 and behind == [(at, n > 0 and at <= 57) for n, (at, _) in enumerate(behind)]

@@ -16,6 +16,7 @@ from ..arch.network import Network
 from ..engine.executor import DraftWish
 from ..engine.gpu.executor import GpuExecutor
 from ..ops.gpu.columns import Part, step_table
+from ..ops.gpu.draft_accept import agreeing
 from ..ops.gpu.draft_table import DRAFTED
 from ..ops.gpu.sequence import GpuState
 from ..ops.gpu.state import AttentionMemory
@@ -157,37 +158,41 @@ class GpuBench:
         return median(times)
 
     def speculative(self, depth: int, drafts: int = 3, repeats: int = 20, profiled: bool = False) -> SpeculativeTime:
-        """Time speculative steps after `depth` tokens: medians after three that warm up."""
+        """Time greedy speculative steps after `depth` tokens: medians after four that warm up."""
         self.note(f"{drafts} drafts at depth {depth}")
-        executor, desk = self.executor, self.executor.desk
-        whole, drafting = [], []
+        executor, width = self.executor, 1 + drafts
         with self.states(1, depth) as [state]:
             executor.step([(self.ids(1), state)])
-            for run in range(repeats + 3):
-                wish = DraftWish(self.ids(1)[0], state, drafts)
-                started = time.perf_counter()
-                found = executor.speculate([wish])
-                if run >= 3:
-                    whole.append(1000 * (time.perf_counter() - started))
-                    drafting.append(1000 * found.seconds)
-                state.keep(2)
+            token, ends = self.ids(1)[0], list[float]()
+            for _ in range(repeats + 4):
+                [line], [rows], _ = executor.speculate([DraftWish(token, state, drafts)])
+                kept = agreeing([token, *line], rows.likeliest)
+                state.keep(kept)
+                token = rows.likeliest[kept - 1]
+                ends.append(1000 * time.perf_counter())
+            whole = median(np.diff(ends[3:]).tolist())
             engine = answer_milliseconds(self, state, drafts, repeats)
-            first = [Part(self.ids(2), state.slot, state.position - 1, 0, 0)]
-            columns = [Part([*self.ids(1), *[DRAFTED] * drafts], state.slot, state.position + 1, 0, 0)]
-            tables = step_table(columns), step_table(first)
+            state.reserve(state.position + 16 * (repeats + 8))
+            columns = [Part([token, *[DRAFTED] * drafts], state.slot, state.position, 0, 0)]
+            executor.desk.write(step=step_table(columns))
 
             def guess() -> None:
-                desk.write(*tables)
-                executor.launch_drafts(first, drafts)
+                executor.launch_behind(width, 1, drafts)
 
-            def replay() -> None:
-                guess()
-                executor.steps.run(1 + drafts)
+            def replay(count: int) -> None:
+                for _ in range(count):
+                    executor.steps.run(width)
+                    guess()
 
-            replay()
-            device = median(1000 * _seconds(replay) for _ in range(repeats))
+            def drafting() -> float:
+                executor.steps.run(width)  # whose time hides that of launching
+                return 1000 * _seconds(guess)
+
+            replay(2)
+            alone = median(drafting() for _ in range(repeats))
+            device = median(1000 * _seconds(lambda: replay(8)) / 8 for _ in range(repeats // 4))
             kernels = kernel_times(guess, 3) if profiled else []
-        return SpeculativeTime(depth, drafts, median(whole), median(drafting), device, engine, kernels)
+        return SpeculativeTime(depth, drafts, whole, alone, device, engine, kernels)
 
     def answered(self, depth: int, **params: Any) -> AnswerTime:
         """See `gpu_answers.answered`."""

@@ -43,12 +43,14 @@ class PromptTime:
 
 @dataclass(frozen=True)
 class SpeculativeTime:
-    """Speculative steps of one sequence after `depth` tokens, of which two columns are kept each time.
+    """Greedy speculative steps of one sequence after `depth` tokens. On random weights hardly a draft is kept, but all
+    columns of a step are caught up with, whether they are kept or not.
 
-    milliseconds  of a whole one, asked for by the host: catch-up, drafts, verification, likeliest tokens read
-    drafting      of that, the draft layer's
+    milliseconds  from the end of one to that of the next, asked for by the host: catch-up, drafts, verification,
+                  likeliest tokens read and chosen
+    drafting      of that, the draft layer's on the device
     device        of one replayed without the host
-    engine        of one with all that an answer does between steps; on random weights hardly a draft is kept
+    engine        of one with all that an answer does between steps
     """
 
     depth: int

@@ -18,13 +18,14 @@ class Clock:
         self._events = [event(enable_timing=True) for _ in range(2)] if on_gpu else []
         self._times: dict[Hashable, int] = {}
         self._seconds: dict[Hashable, float] = {}
-        self._kind: Hashable = None
-        self._looks = False
+        self._kind: Hashable = None  # of the work at hand
+        self._looks = False  # it is looked at
+        self._seen: Hashable = None  # the kind that was looked at and that nobody has asked about since
 
     def start(self, kind: Hashable) -> None:
         """Work of this kind begins, on this thread's stream."""
         times = self._times[kind] = self._times.get(kind, -1) + 1
-        self._kind, self._looks = kind, bool(self._events) and times % EVERY == 0
+        self._kind, self._looks = kind, bool(self._events) and self._seen is None and times % EVERY == 0
         if self._looks:
             self._events[0].record()
 
@@ -33,13 +34,14 @@ class Clock:
         looked at instead."""
         if self._looks and counts:
             self._events[1].record()
+            self._seen = self._kind
         elif self._looks:
             self._times[self._kind] -= 1
-            self._looks = False
+        self._looks = False
 
-    def seconds(self) -> float:
-        """Of the kind that was started last. The device must be done with it."""
-        if self._looks:
-            self._seconds[self._kind] = self._events[0].elapsed_time(self._events[1]) / 1000
-            self._looks = False
-        return self._seconds.get(self._kind, 0.0)
+    def seconds(self, kind: Hashable) -> float:
+        """Of work of this kind, as far as the device is done with it."""
+        if self._seen is not None and self._events[1].query():
+            self._seconds[self._seen] = self._events[0].elapsed_time(self._events[1]) / 1000
+            self._seen = None
+        return self._seconds.get(kind, 0.0)

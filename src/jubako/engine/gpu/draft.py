@@ -53,6 +53,10 @@ class Drafts:
         self._graphs.capture(("first draft", width, parts), partial(self._catch_up, width, parts))
         self._graphs.capture(("drafts", parts, depth), partial(self._ahead, parts, depth))
 
+    def capture_behind(self, width: int, parts: int) -> None:
+        """Have the first of those ready that are made behind a step of `width` columns."""
+        self._graphs.capture(("draft behind", width, parts), partial(self._look_ahead, width, parts))
+
     def catch_up_table(self, wishes: Sequence[DraftWish]) -> list[Part]:
         """What the first pass reads: all that is sure. The states count it as read."""
         states: list[GpuState] = [wish.state for wish in wishes]
@@ -85,6 +89,11 @@ class Drafts:
         """`depth` drafts of the likeliest tokens for each of so many parts, the first of which is looked for."""
         self._graphs.run(("drafts", parts, depth), partial(self._ahead, parts, depth))
 
+    def behind(self, width: int, parts: int, depth: int) -> None:
+        """`depth` drafts after a step of `width` columns, by the table that it leaves for them."""
+        self._graphs.run(("draft behind", width, parts), partial(self._look_ahead, width, parts))
+        self.go_on(parts, depth)
+
     def propose(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """Up to `depth` drafts for each wish. The draft caches know all sure tokens afterwards, and no draft."""
         for wish in wishes:
@@ -93,7 +102,7 @@ class Drafts:
             return self._picked(wishes)
         parts = self.start(wishes)
         self.go_on(len(parts), max(wish.depth for wish in wishes))
-        found = self.desk.fetch()[1:]
+        found = self.desk.fetch()[1:COLUMNS]
         return [found[: wish.depth, part].tolist() for part, wish in enumerate(wishes)]
 
     def _picked(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
@@ -104,9 +113,10 @@ class Drafts:
         self.go_on(count, 1)
         found: list[list[int]] = [[] for _ in wishes]
         active = set(range(count))
+        lie = self.desk.draft_rows(count)
         for turn in range(1, COLUMNS):
-            self._graphs.look(count)
-            rows = self.desk.logits_of(0, self.desk.fetch()[turn, :count].tolist())
+            self._graphs.look(lie.start, lie.stop)
+            rows = self.desk.logits_of(lie.start, self.desk.fetch()[turn, :count].tolist())
             for index in sorted(active):
                 wish, row = wishes[index], rows[index]
                 token = row.likeliest if wish.pick is None else wish.pick(row)
@@ -167,6 +177,10 @@ class Drafts:
 
     def _catch_up(self, width: int, parts: int) -> None:
         take(self.desk.caught_up, self.desk.draft)
+        self._look_ahead(width, parts)
+
+    def _look_ahead(self, width: int, parts: int) -> None:
+        """Read `width` columns by the desk's table; what tells the draft after the last one of each part."""
         columns = Columns.of_step(self.desk.draft, width)
         self._guess(self._layer(columns, self.ops.pool.carry, parts, self._choice.first(self.ops.select)), parts)
 
@@ -213,7 +227,7 @@ class Drafts:
 
     def _guess(self, mixed: Any, parts: int) -> None:
         """From what the head reads to what tells the likeliest token of each part."""
-        draft, logits = self.ops.weights.draft, self.desk.logits[:parts]
+        draft, logits = self.ops.weights.draft, self.desk.logits[self.desk.draft_rows(parts)]
         assert draft is not None
         self.ops.linear(draft.output, mixed, logits)
         largest_of(logits, self._best[:parts])

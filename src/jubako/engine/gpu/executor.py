@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -28,6 +30,7 @@ from ..draft import LAYER_MOST
 from ..executor import STEP_COLUMNS, DraftWish, Speculated, draft_then_step
 from ..logits import Logits
 from ..plan import SharedMemory, prefix_budget
+from .ahead import Ahead
 from .cards import read_pieces
 from .cards_layout import lay_out
 from .clock import Clock
@@ -125,6 +128,7 @@ class GpuExecutor:
         graphs = Graphs(self.ops, self.desk)
         self.steps = Steps(self.ops, graphs)
         self._drafts = Drafts(self.ops, graphs) if self.drafts else None
+        self._ahead = Ahead(self.ops, self._drafts) if self._drafts is not None else None
         self.swaps: list[Swaps] = []
         if boxes:
             for card, own in zip(self.cards, boxes, strict=True):
@@ -152,6 +156,8 @@ class GpuExecutor:
             for width in widths:
                 for depth in range(1, 1 + LAYER_MOST):
                     self._drafts.capture(width, 1, depth)
+                if width > 1:
+                    self._drafts.capture_behind(width, 1)
         for tokens in prompts:
             state = self.new_state(min(tokens, self.context))
             self.forward([0] * min(tokens, self.context), state, last_only=True)
@@ -251,33 +257,41 @@ class GpuExecutor:
     @on_card
     def speculate(self, wishes: Sequence[DraftWish]) -> Speculated:
         """See `Executor.speculate`. The likeliest tokens are drafted and verified without the host in between."""
-        if self._drafts is None or any(wish.pick is not None for wish in wishes):
+        if self._drafts is None or self._ahead is None or any(wish.pick is not None for wish in wishes):
             return draft_then_step(self, wishes)
+        called, drafts, ahead = time.perf_counter(), self._drafts, self._ahead
         depth, count = max(wish.depth for wish in wishes), len(wishes)
         for wish in wishes:
             wish.state.reserve(wish.state.position + 1 + wish.depth)
-        captured = self._drafts.captured
-        self._clock.start((count, depth))
-        self._drafts.start(wishes)
-        self._drafts.go_on(count, depth)
+        ahead.capture(wishes)
+        captured, under_way = drafts.captured, ahead.under_way(wishes)
+        if not under_way:
+            self._clock.start((count, depth))
+            drafts.start(wishes)
+            drafts.go_on(count, depth)
         columns = [
             Part([next, *[DRAFTED] * most], s.slot, s.position, s.pending, s.parity) for next, s, most, _ in wishes
         ]
         self.desk.write(step=step_table(columns))
-        self._clock.stop(counts=self._drafts.captured == captured)
+        if not under_way:
+            self._clock.stop(counts=drafts.captured == captured)
         self.steps.run(count + sum(wish.depth for wish in wishes))
+        ahead.launch(wishes, self._clock)
         found = self.desk.fetch()
-        likeliest, turns = found[0].tolist(), found[1 : 1 + depth, :count].T.tolist()
-        drafts = [line[: wish.depth] for line, wish in zip(turns, wishes, strict=True)]
-        texts = [[wish.next, *line] for wish, line in zip(wishes, drafts, strict=True)]
-        logits = self._opened(texts, [wish.state for wish in wishes], likeliest)
-        return Speculated(drafts, logits, self._clock.seconds())
+        spent = self._clock.seconds((count, depth))
+        if under_way:  # what they took while the host had other things to do is nobody's loss
+            spent = max(spent - ahead.spent(called), 0.0)
+        states = [wish.state for wish in wishes]
+        likeliest, texts = found[0].tolist(), _shared(found[-1].tolist(), [1 + wish.depth for wish in wishes])
+        logits = self._opened(texts, states, likeliest)
+        ahead.note(states, texts, [list(one.likeliest) for one in logits])
+        return Speculated([text[1:] for text in texts], logits, spent)
 
-    def launch_drafts(self, parts: Sequence[Part], depth: int) -> None:
-        """Drafts by the desk's tables, of which the draft pass's says `parts`; nothing is waited for."""
+    def launch_behind(self, width: int, parts: int, depth: int) -> None:
+        """Drafts by the table that a step of `width` columns left for them; nothing is waited for."""
         assert self._drafts is not None
-        self._drafts.first(parts, depth)
-        self._drafts.go_on(len(parts), depth)
+        self._drafts.capture_behind(width, parts)
+        self._drafts.behind(width, parts, depth)
 
     def _swap(self) -> None:
         for card, swaps in zip(self.cards, self.swaps, strict=True):
@@ -320,3 +334,9 @@ class GpuExecutor:
     def resume(self, state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> None:
         """See `SharingExecutor.resume`."""
         resume(state, saved, ids)
+
+
+def _shared(line: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """A step's columns by sequence."""
+    ends = list(accumulate(lengths))
+    return [list(line[end - length : end]) for end, length in zip(ends, lengths, strict=True)]

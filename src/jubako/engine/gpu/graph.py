@@ -30,8 +30,9 @@ class Desk:
                  from where the one before it has left its table
     caught_up    as the host wrote it, the table of the draft layer's first pass, which takes it
     likeliest    int32 [16]: of a step's columns, -1 where numbers broke down
-    drafts       int32 [15, 16]: by turn and part; both in main memory, where kernels write to
-    logits       float32 [16, vocabulary] of the last pass
+    drafts       int32 [15, 16]: by turn and part
+    read         int32 [16]: the ids of a step's columns; all three in main memory, where kernels write to
+    logits       float32 [16, vocabulary] of the last step, in its last rows those of the draft layer's last pass
     meanwhile    what the host does when passes are under way, before it waits for them
     """
 
@@ -44,17 +45,18 @@ class Desk:
         self._tables = torch.zeros(2, ROWS + 1, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
         self.written, self.caught_up = self._tables[0], self._tables[1, :ROWS]
         self._written, self._number = self._tables[:, :ROWS].numpy(), self._tables[0, ROWS].numpy()
-        found = torch.zeros(COLUMNS, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
-        self.likeliest, self.drafts = found[0], found[1:]
+        found = torch.zeros(COLUMNS + 1, COLUMNS, dtype=torch.int32, pin_memory=on_gpu)
+        self.likeliest, self.drafts, self.read = found[0], found[1:COLUMNS], found[COLUMNS]
         self._found = found.numpy()
         self.logits = torch.zeros(COLUMNS, vocabulary, device=device)
         self._logits = torch.zeros(COLUMNS, vocabulary, pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
+        self._marked = False
         self._largest_ids = torch.zeros(COLUMNS, LARGEST, dtype=torch.int32, pin_memory=on_gpu)
         self._largest_values = torch.zeros(COLUMNS, LARGEST, pin_memory=on_gpu)
         self._passes = 0
         self._asked = 0  # the pass whose largest logits were asked for last
-        self._known = (0, 0)  # the pass whose largest logits are known, and of how many rows
+        self._known = (0, 0, 0)  # the pass whose largest logits are known, and of which rows
         self.meanwhile: Callable[[], None] | None = None
 
     def write(self, step: np.ndarray | None = None, draft: np.ndarray | None = None) -> None:
@@ -91,13 +93,33 @@ class Desk:
         self._written[1, 0, : len(ids)] = ids
         self.draft[0].copy_(self.caught_up[0], non_blocking=True)
 
+    @property
+    def passes(self) -> int:
+        """How often passes were waited for."""
+        return self._passes
+
+    def mark(self) -> None:
+        """What is launched from now on is not waited for by the next `fetch`."""
+        self._record()
+        self._marked = True
+
     def fetch(self) -> np.ndarray:
-        """Wait for the passes before; `likeliest` and `drafts` as one array [16, 16], valid until the next pass."""
+        """Wait for the passes before; `likeliest`, `drafts` and `read` as one array [17, 16], valid until the next
+        pass."""
         if self.meanwhile is not None:
             self.meanwhile()
-        self._wait()
+        if not self._marked:
+            self._record()
+        self._marked = False
+        if self._event is not None:
+            self._event.synchronize()
         self._passes += 1
         return self._found
+
+    def draft_rows(self, count: int) -> slice:
+        """Rows of the logits in which so many parts' drafts are looked for: those of a step before may be asked for
+        still."""
+        return slice(COLUMNS - count, COLUMNS)
 
     def logits_of(self, first: int, likeliest: Sequence[int]) -> Logits:
         """Logits of the last pass from row `first` on, which lie here until they are read or `fetch` comes again."""
@@ -120,21 +142,23 @@ class Desk:
         """Whether the pass under way will be asked for its largest logits, as the one before was."""
         return 0 < self._asked == self._passes
 
-    def find(self, rows: int) -> None:
-        """Launch what finds the largest logits of the first rows, in main memory."""
-        find_largest(self.logits[:rows], self._largest_ids, self._largest_values)
+    def find(self, first: int, stop: int) -> None:
+        """Launch what finds the largest logits of rows `first` to `stop`, in main memory."""
+        rows = slice(first, stop)
+        find_largest(self.logits[rows], self._largest_ids[rows], self._largest_values[rows])
 
-    def foretell(self, rows: int) -> None:
+    def foretell(self, first: int, stop: int) -> None:
         """That has been launched behind the pass under way."""
-        self._known = (self._passes + 1, rows)
+        self._known = (self._passes + 1, first, stop)
 
     def _largest(self, passes: int, first: int, count: int) -> Largest:
         assert passes == self._passes, "logits were asked for after the executor had gone on"
         self._asked, part = passes, slice(first, first + count)
-        if self._known[0] != passes or self._known[1] < part.stop:
-            self.find(part.stop)
+        known, start, stop = self._known
+        if known != passes or not start <= first or stop < part.stop:
+            self.find(first, part.stop)
             self._wait()
-            self._known = (passes, part.stop)
+            self._known = (passes, first, part.stop)
         return self._largest_ids[part].numpy(), self._largest_values[part].numpy()
 
     def sleep_while_waiting(self) -> None:
@@ -142,9 +166,13 @@ class Desk:
         if self._event is not None:
             self._event = torch.cuda.Event(blocking=True)
 
-    def _wait(self) -> None:
+    def _record(self) -> None:
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(self.device))
+
+    def _wait(self) -> None:
+        self._record()
+        if self._event is not None:
             self._event.synchronize()
 
 
@@ -173,11 +201,11 @@ class Graphs:
             for graph in self._graphs[key]:
                 graph.replay()
 
-    def look(self, rows: int) -> None:
-        """After a pass: find the largest of so many rows' logits, if they were asked for after the pass before."""
+    def look(self, first: int, stop: int) -> None:
+        """After a pass: find the largest logits of these rows, if they were asked for after the pass before."""
         if self.desk.wanted:
-            self.run(("largest", rows), partial(self.desk.find, rows))
-            self.desk.foretell(rows)
+            self.run(("largest", first, stop), partial(self.desk.find, first, stop))
+            self.desk.foretell(first, stop)
 
     def capture(self, key: Hashable, work: Work) -> None:
         """Have the graphs ready: compile, run once on tables of no sequence, capture. The tables stay as they were."""

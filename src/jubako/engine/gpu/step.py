@@ -3,7 +3,7 @@
     host table (pinned), drafts → table → embed … head → logits, likeliest ids → table of the step that would follow
 
 The graph ends by writing the next step's table for greedy decoding without the host: every column advances, and its id
-is the likeliest. A host that decides otherwise overwrites it.
+is the likeliest. A host that decides otherwise overwrites it. The draft layer's table is that of the drafts that agree.
 """
 # mypy: allow-untyped-defs
 
@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 from ...ops.gpu.carry import keep_streams
-from ...ops.gpu.columns import BASE, COUNT, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
+from ...ops.gpu.columns import BASE, COUNT, FIRST, IDS, PARITY, PART_SLOT, PENDING, POSITION, SLOT, Columns
+from ...ops.gpu.draft_accept import leave_accepted
 from ...ops.gpu.launch import COLUMNS, overlapped, power_of_two
 from ...ops.gpu.ops import GpuOps
 from ...ops.gpu.route import largest_of, likeliest_tokens
@@ -27,16 +28,25 @@ from .graph import Graphs
 
 @triton.jit
 def _advance(
-    table, best, pieces, likeliest, width, SIZE: tl.constexpr, COLUMNS: tl.constexpr, IDS: tl.constexpr,
-    POSITION: tl.constexpr, COUNT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
-    SLOT: tl.constexpr, PART_SLOT: tl.constexpr, OVERLAP: tl.constexpr,
+    table, best, pieces, likeliest, read, draft, idle, width, SIZE: tl.constexpr, DRAFTS: tl.constexpr,
+    COLUMNS: tl.constexpr, IDS: tl.constexpr, POSITION: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
+    BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr, SLOT: tl.constexpr, PART_SLOT: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Leave the likeliest ids for the host, and the table after this one if all columns are kept."""
+    """Leave the ids that were read and the likeliest after them for the host, the table after this one if all columns
+    are kept, and the draft layer's if the likeliest are."""
     release(OVERLAP)
     wait(OVERLAP)
     c = tl.arange(0, COLUMNS)
     inside = c < width
     id = likeliest_tokens(best, pieces, c, inside, SIZE)
+    before = tl.load(table + IDS * COLUMNS + c)
+    if DRAFTS:
+        leave_accepted(
+            table, draft, before, id, idle, COLUMNS, IDS, SLOT, POSITION, FIRST, COUNT, PART_SLOT, BASE, PENDING, PARITY
+        )
+    tl.debug_barrier()
+    tl.store(read + c, before, mask=inside)
     tl.store(likeliest + c, id, mask=inside)
     tl.store(table + IDS * COLUMNS + c, tl.maximum(id, 0), mask=inside)
     slots = tl.load(table + SLOT * COLUMNS + c)
@@ -59,24 +69,25 @@ class Steps:
     def capture(self, width: int) -> None:
         """Have steps of this width ready, and what finds their largest logits."""
         self._graphs.capture(("step", width), partial(self.read, width))
-        self._graphs.capture(("largest", width), partial(self.desk.find, width))
+        self._graphs.capture(("largest", 0, width), partial(self.desk.find, 0, width))
 
     def run(self, width: int) -> None:
         """One step of the table's first `width` columns. Nothing is waited for."""
         self._graphs.run(("step", width), partial(self.read, width))
-        self._graphs.look(width)
+        self._graphs.look(0, width)
 
     def read(self, width: int) -> Iterator[bool]:
         """The work of a step, in the pieces of `logits`."""
         ops, desk = self.ops, self.desk
         desk.take()
-        columns = Columns.of_step(desk.step, width)
+        columns = Columns.of_step(desk.step, width, early=True)
         streams = yield from logits(ops, columns, desk.logits[:width])
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
         best = largest_of(desk.logits[:width])
         _advance[(1,)](
-            desk.step, best, best.shape[1], desk.likeliest, width, SIZE=power_of_two(best.shape[1]), COLUMNS=COLUMNS,
-            IDS=IDS, POSITION=POSITION, COUNT=COUNT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, SLOT=SLOT,
+            desk.step, best, best.shape[1], desk.likeliest, desk.read, desk.draft, ops.pool.idle_slot, width,
+            SIZE=power_of_two(best.shape[1]), DRAFTS=ops.weights.draft is not None, COLUMNS=COLUMNS, IDS=IDS,
+            POSITION=POSITION, FIRST=FIRST, COUNT=COUNT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, SLOT=SLOT,
             PART_SLOT=PART_SLOT, OVERLAP=target(best.device).overlap, num_warps=4, **overlapped(best.device),
         )  # fmt: skip

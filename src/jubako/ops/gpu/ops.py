@@ -124,8 +124,12 @@ class GpuOps:
 
     def awake(self) -> AbstractContextManager[Any]:
         """Inside, what steps ask the CPU for is answered; steps are waited for before its end."""
-        alone = self.before is None and self.boxes is None and self._far is None
-        return nullcontext() if alone else self._awake()
+        return nullcontext() if self.alone else self._awake()
+
+    @property
+    def alone(self) -> bool:
+        """Whether steps ask nothing of other cards and of the CPU."""
+        return self.before is None and self.boxes is None and self._far is None
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
