@@ -226,6 +226,22 @@ def test_numbers_that_break_down_end_their_answer_alone(executor: GpuExecutor) -
     assert after_it.likeliest[0] >= 0
 
 
+def test_a_pass_is_waited_for_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which had marked what its `fetch` waits for, and never came to it."""
+    desk, recorded = graph_module.Desk(torch.device("cpu"), 8), []
+    monkeypatch.setattr(graph_module.Desk, "_record", lambda desk: recorded.append(desk))
+    table = step_table([Part([1], 0, 0, 0, 0)])
+    desk.write(step=table)
+    desk.mark()
+    desk.fetch()
+    assert len(recorded) == 1
+    desk.write(step=table)
+    desk.mark()
+    desk.write(step=table)
+    desk.fetch()
+    assert len(recorded) == 3
+
+
 def test_tables_at_rest_are_nobodys_and_come_back(executor: GpuExecutor) -> None:
     """What a capture runs on, whose tables may already be written."""
     desk, idle = executor.desk, executor.ops.pool.idle_slot

@@ -62,6 +62,7 @@ class Desk:
     def write(self, step: np.ndarray | None = None, draft: np.ndarray | None = None) -> None:
         """Leave tables where the next step or draft pass finds them. Whoever wrote before has fetched what came of
         it."""
+        self._marked = False  # of a pass that failed before it was waited for
         if draft is not None:
             self._written[1] = draft
         if step is not None:
