@@ -80,7 +80,7 @@ class Steps:
         """The work of a step, in the pieces of `logits`."""
         ops, desk = self.ops, self.desk
         desk.take()
-        columns = Columns.of_step(desk.step, width, early=True)
+        columns = Columns.of_step(desk.step, width)
         streams = yield from logits(ops, columns, desk.logits[:width])
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
