@@ -20,8 +20,11 @@ from server_process import SMALL, TINY, Server, start_server
 
 @pytest.fixture(scope="module")
 def one_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that answers one request at a time, and may be hurt."""
-    running = start_server(tmp_path_factory.mktemp("one"), "--sequences", "1", "--drafts", "0")
+    """A server that answers one request at a time, and may be hurt. Somebody's file lies where it keeps sessions."""
+    folder = tmp_path_factory.mktemp("one")
+    (folder / "sessions").mkdir()
+    (folder / "sessions" / "somebodys.session").write_bytes(b"else")
+    running = start_server(folder, "--sequences", "1", "--drafts", "0")
     yield running
     running.stop()
 
@@ -61,6 +64,11 @@ def _bars(server: Server) -> dict[str, int]:
 def running(server: Server) -> int:
     status = server.get("/v1/status").json()
     return int(status["sequences"]["running"]) + int(status["sequences"]["waiting"])
+
+
+def test_the_engine_logs_as_the_server_does(one_place: Server) -> None:
+    told = [line for line in one_place.log.read_text().splitlines() if "somebodys.session" in line]
+    assert told and all(json.loads(line)["level"] == "warning" for line in told)
 
 
 def test_a_killed_engine_costs_its_answers_and_comes_back(one_place: Server) -> None:

@@ -1,4 +1,4 @@
-"""The engine process: `python -m jubako.serve.engine FD`, FD being its end of the socket pair.
+"""The engine process: `python -m jubako.serve.engine FD LEVEL`: its end of the socket pair, and what it logs.
 
 One thread: commands are read between steps, each step's events go out in one message. It ends when the server does.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from .. import _cpu
 from ..core import Failed
 from ..errors import CardLostError, JubakoError
+from .logs import set_up
 from .protocol import AskStatus, Broken, Cancel, Channel, Command, Happened, Loading, Ready, Start, Status, Stop, Submit
 
 if TYPE_CHECKING:
@@ -104,13 +105,14 @@ def _schedule(model: Model, start: Start) -> Scheduler:
 
 
 def main() -> None:
-    """Take the socket from the command line.
+    """Take the socket and the level of the log from the command line.
 
     Ctrl-C in a terminal reaches every process, and so does systemd's stop; here the server decides.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _cpu.explain_cut_files()
+    set_up(sys.argv[2])
     sys.exit(run(socket.socket(fileno=int(sys.argv[1]))))
 
 

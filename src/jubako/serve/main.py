@@ -21,7 +21,7 @@ def serve(config: Config) -> None:
 
 
 async def _serve(config: Config, listener: socket.socket) -> None:
-    engine = Engine(config.start)
+    engine = Engine(config.start, log_level=config.log_level)
     engine.start()
     try:
         await engine.launched()

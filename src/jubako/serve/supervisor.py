@@ -45,14 +45,14 @@ class Engine:
     ready   what the engine told when it was last ready; stays while it is being restarted
     """
 
-    def __init__(self, start: Start, command: Sequence[str] = ENGINE) -> None:
+    def __init__(self, start: Start, command: Sequence[str] = ENGINE, log_level: str = "info") -> None:
         self.state = "starting"
         self.stage = "starting the engine"
         self.problem = ""
         self.restarts = 0
         self.ready: Ready | None = None
         self._start = start
-        self._command = command
+        self._command, self._log_level = command, log_level
         self._process: asyncio.subprocess.Process | None = None
         self._wire: Wire | None = None
         self._answers: dict[str, _Events] = {}
@@ -165,6 +165,7 @@ class Engine:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 str(theirs.fileno()),
+                self._log_level,
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
