@@ -3,8 +3,9 @@
     python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--steps 40] [--threads 15] [--early 2]
 
 Every number of slots is measured with flat and with skewed routing (measure/synth.py). With skewed routing slots belong
-to what the engine's own counts of `--learn` steps call hot. Beside each stands what the plan's formulas predict, and
-the limit that the rates of `--rates` allow. A line for each stands in the JSON file even if a later one fails.
+to what the engine's own counts of `--learn` steps call hot. Beside each stands what the plan's formulas predict by the
+rates of `--rates`, and the limit, each part as fast as alone. A line for each stands in the JSON file even if a later
+one fails.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from jubako.ops.gpu.boxes import EARLY, Boxes
 from jubako.ops.gpu.matrix import matrix
 from jubako.ops.gpu.residents import spread
 from jubako.place.census import take_census
-from jubako.place.factors import IDEAL
+from jubako.place.factors import APART
 from jubako.place.machine import Machine
 from jubako.place.predict import Holding, card_step
 from jubako.place.resident import expert_layers
@@ -179,13 +180,13 @@ class Bench:
         (self.arguments.out / "boxes.json").write_text(json.dumps([asdict(line) for line in self.results], indent=1))
 
     def predict(self, routing: Routing, width: int) -> tuple[float, float, float]:
-        """Tokens/s of a step by the plan's formulas, the limit of the machine's rates, and the hits reckoned with."""
+        """Tokens/s of a step by the plan's formulas, the limit if nothing were lost, and the hits reckoned with."""
         held = (self.boxes.residents.where >= 0).sum(axis=1).tolist()
         holding = Holding(held, [self.config.experts] * len(held), self.arguments.threads + 1)
         popularity = (flat if routing == "flat" else skewed)(self.config.experts, self.config.experts_used)
         lay = self.census, self.machine, self.machine.cards[0], holding, popularity, CONTEXT // 2, width
         predicted = card_step(*lay)
-        return predicted.rate, card_step(*lay, IDEAL).rate, predicted.hit_rate
+        return predicted.rate, card_step(*lay, APART).rate, predicted.hit_rate
 
     def _work(self) -> np.ndarray:
         """So far: requests, the threads' experts and seconds, experts fetched early, those of them asked for."""

@@ -14,7 +14,7 @@ from jubako.measure.tensor_plan import BlockTypes, plan_tensors
 from jubako.place import routing
 from jubako.place.absent import Outside
 from jubako.place.census import card_bytes, sizes, slot_bytes, take_census
-from jubako.place.factors import CALIBRATED, IDEAL
+from jubako.place.factors import APART, CALIBRATED, IDEAL
 from jubako.place.predict import Holding, absent_rates, card_step, chunks, cpu_prompt, cpu_step
 from jubako.place.predict_prompt import card_prompt
 from jubako.place.routing import Counted, distinct, flat, hit_rate, skewed
@@ -59,6 +59,23 @@ def test_a_step_on_a_card_that_holds_everything() -> None:
     step = card_step(counted, machine(1), CARD, holding(512), EVEN, factors=IDEAL)
     assert step.seconds == pytest.approx((read + counted.state_bytes) / 1e12)
     assert step.hit_rate == 1.0
+
+
+def test_the_limit_is_what_parts_take_apart() -> None:
+    """With everything in slots nothing meets: the limit is the step itself. Else it is the dense part as it runs, and
+    what is absent by CPU and link at once, as far as the link has not brought it under that."""
+    counted = census(draft=False)
+    whole, limit = (
+        card_step(counted, machine(1), CARD, holding(512), EVEN, 4096, factors=factors)
+        for factors in (CALIBRATED, APART)
+    )
+    assert limit.seconds == whole.seconds
+    none = card_step(counted, machine(1), CARD, holding(0), EVEN, 4096, factors=APART)
+    absent = 10 * sum(shape.record for shape in counted.experts)
+    in_slots = 10 * sum(slot_bytes(shape) for shape in counted.experts) / (1e12 * APART.card_experts)
+    dense, link = limit.seconds - in_slots, 30e9 * APART.fetch
+    early = link * (dense - APART.host)  # the host asks when no layer is at work
+    assert none.seconds == pytest.approx(dense + (absent - early) / (40e9 + link), rel=1e-6)
 
 
 def test_absent_experts_take_both_ways_at_once() -> None:
@@ -199,6 +216,11 @@ def test_steps_over_boxes_take_what_was_measured(slots: int, experts: int, uneve
     popularity = (skewed if uneven else flat)(experts, 10)
     step = card_step(counted, box, box.cards[0], Holding(held, (experts,) * LAYERS, 16), popularity, 2048)
     assert 1000 * step.seconds == pytest.approx(milliseconds, rel=0.1)
+    apart, ideal = (
+        card_step(counted, box, box.cards[0], Holding(held, (experts,) * LAYERS, 16), popularity, 2048, factors=factors)
+        for factors in (APART, IDEAL)
+    )
+    assert ideal.seconds < apart.seconds < min(step.seconds, milliseconds / 1000)
 
 
 def test_hit_rates_explain_what_a_peer_was_measured_to_do() -> None:

@@ -206,7 +206,7 @@ def _settings(census: Census, plan: Plan) -> Text:
 
 
 def _speeds(plan: Plan) -> Table:
-    """Predicted speeds, and what the machine's rates allow at most."""
+    """Predicted speeds, and what they would be if nothing were lost where parts meet."""
     assert plan.speed is not None
     predicted, limits = plan.speed, plan.speed.limits
     hits = ("hits",) if plan.cards else ()
@@ -250,7 +250,7 @@ def _terms(console: Console, plan: Plan) -> None:
 def _footnote(machine: Machine, plan: Plan) -> str:
     assert plan.speed is not None
     when = f"measured {machine.measured[:10]}" if machine.measured else "not measured"
-    text = f"Rates of this machine, {when}; limit: what they allow if nothing at all is lost."
+    text = f"Rates of this machine, {when}; limit: each part as fast as alone, nothing lost where they meet."
     if plan.cards:
         text += " Hits: experts found in VRAM."
     if plan.speed.drafted:

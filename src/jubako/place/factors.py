@@ -1,11 +1,12 @@
 """Factors that no probe gives: what kernels and hand-offs leave of a machine's rates. Each with where it was measured.
 
-`CALIBRATED` makes predictions; `IDEAL` leaves the machine's own limit, which nothing can beat.
+`CALIBRATED` makes predictions. `APART` gives the limit that a plan shows: each part as fast as it was measured to run
+alone, and nothing lost where parts meet. `IDEAL` leaves bare bytes over the machine's rates, which nothing can beat.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,25 @@ IDEAL = Factors(
     card_chosen=0,
     card_scored=0,
     far_cells=1,
+    link=1,
+    ssd=1,
+)
+# Kernels of a step or a chunk with everything in video memory, the CPU's kernels, link and disk by the probe, the last
+# two and the CPU's experts at the rates that they have beside each other. Slots and RAM hold the most popular experts,
+# CPU and link share the others and end together, and no layer waits for a hand-over or a guess.
+APART = replace(
+    CALIBRATED,
+    cpu_layer=0,
+    cpu_kernels=1,
+    cpu_prompt=1,
+    cpu_layer_token=0,
+    blind=0,
+    absent=1,
+    link_from_frames=1,
+    ahead=1e9,
+    wrong=0,
+    asking=0,
+    handoff=0,
     link=1,
     ssd=1,
 )

@@ -45,7 +45,8 @@ class Speed:
 
     flat, skewed   decoding without drafts, by how evenly experts are chosen (`synth` defines both)
     drafted        decoding with `drafts` drafts a step, None where they gain nothing
-    limits         tokens/s that the measured rates allow, whatever the kernels: "flat", "skewed", and prompts by length
+    limits         tokens/s if each part ran as fast as it does alone and nothing were lost where they meet
+                   (factors.APART): "flat", "skewed", and prompts by length
     prompts        by length in tokens, from an empty context
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .census import Census
-from .factors import CALIBRATED, IDEAL, Factors
+from .factors import APART, CALIBRATED, Factors
 from .machine import CardRates, Machine
 from .plan import Plan
 from .predict import Holding, card_step, chunks, cpu_prompt, cpu_step, draft_pass
@@ -32,9 +32,9 @@ def speeds(census: Census, machine: Machine, plan: Plan, depth: int = 0) -> Spee
         drafted=drafted,
         drafts=drafts,
         limits={
-            "flat": step(census, machine, plan, even, depth, factors=IDEAL).rate,
-            "skewed": step(census, machine, plan, uneven, depth, factors=IDEAL).rate,
-            **{tokens: prompt(census, machine, plan, even, tokens, IDEAL).rate for tokens in prompts},
+            "flat": step(census, machine, plan, even, depth, factors=APART).rate,
+            "skewed": step(census, machine, plan, uneven, depth, factors=APART).rate,
+            **{tokens: prompt(census, machine, plan, even, tokens, APART).rate for tokens in prompts},
         },
     )
 
