@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +97,26 @@ def test_a_killed_engine_costs_its_answers_and_comes_back(one_place: Server) -> 
     assert one_place.get("/v1/status").json()["restarts"] == 1
     with openai.OpenAI(base_url=f"{one_place.url}/v1", api_key="x", max_retries=5) as again:
         assert again.completions.create(model="a", prompt="Once", max_tokens=3).choices[0].text
+
+
+def test_a_file_that_is_cut_while_in_use_is_named_until_it_is_whole_again(tmp_path: Path) -> None:
+    """What once loaded is tried again: the engine comes back with the file."""
+    path = tmp_path / "model.gguf"
+    shutil.copy(SMALL, path)
+    server = start_server(tmp_path, "--drafts", "0", model=path)
+    try:
+        os.truncate(path, path.stat().st_size // 2)
+        assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 500
+        end = time.monotonic() + 30
+        while "did not load again" not in (told := server.log.read_text()):
+            assert time.monotonic() < end, told
+            time.sleep(0.05)
+        assert f"{path}: its bytes are gone" in told
+        assert re.search(rf'"the model did not load again: {path}: .*download is incomplete', told)
+        shutil.copy(SMALL, path)
+        server.wait_ready()
+    finally:
+        server.stop()
 
 
 def test_a_client_that_leaves_its_answer_frees_the_engine_at_once(one_place: Server) -> None:

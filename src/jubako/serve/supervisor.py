@@ -53,6 +53,7 @@ class Engine:
         self.ready: Ready | None = None
         self._start = start
         self._command, self._log_level = command, log_level
+        self._broken = ""  # why the engine could not load, this time
         self._process: asyncio.subprocess.Process | None = None
         self._wire: Wire | None = None
         self._answers: dict[str, _Events] = {}
@@ -160,6 +161,7 @@ class Engine:
 
     async def _live_once(self) -> None:
         """One life of the engine process, from its start to its end."""
+        self._broken = ""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
@@ -184,9 +186,14 @@ class Engine:
         self._wire.close()
         code = await _end(self._process, 10.0 if self.state == "stopped" else 1.0)
         if self.state not in ("failed", "stopped"):
-            self.problem = f"the engine stopped unexpectedly ({_how(code)}) and is being restarted; ask again"
-            log.error(self.problem, extra={"event": "engine_died", "exit_code": code})
-            self._become("loading", "restarting the engine")
+            how, stage = {"event": "engine_died", "exit_code": code}, "restarting the engine"
+            if self._broken:  # the reason is for the log alone: it has paths in it
+                self.problem = stage = "the model did not load again; the server's log says why"
+                log.error("the model did not load again: %s", self._broken, extra=how)
+            else:
+                self.problem = f"the engine stopped unexpectedly ({_how(code)}) and is being restarted; ask again"
+                log.error(self.problem, extra=how)
+            self._become("loading", stage)
         for events in self._answers.values():
             events.put_nowait(Failed("engine", self.problem or "the server is shutting down"))
         self._answers.clear()
@@ -208,8 +215,9 @@ class Engine:
                 if self.state != "stopped":
                     self._become("ready")
             case Broken(message):
-                self.problem = message
+                self._broken = message
                 if self.ready is None:  # what once loaded may load again, as when memory was short
+                    self.problem = message
                     self._become("failed")
             case Status(status):
                 for future in self._statuses[:1]:
