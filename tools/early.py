@@ -21,15 +21,24 @@ READ = {
     "long_part_kernel": {"down", "add", "gamma"},
     "tile_gate_kernel": {"up", "gamma"},
     "gate_up_kernel": {"shared"},
-    # slots: `gate_up_kernel`, which comes before, begins to release when they are there
+    # slots, weights, share: `gate_up_kernel`, which comes before, begins to release when the router's choice is there
     "down_kernel": {"shared", "pool", "slots"},
-    "sum_down_kernel": {"shared", "pool", "slots", "passes"},
+    "sum_down_kernel": {"shared", "pool", "slots", "weights", "share", "passes"},
     # passes: counted before a step's first launches, which wait for that
     "sum_kernel": {"passes"},
-    # parts: of the step's table, see SHUT; the others are a layer's own, and rest since the step before
+    # parts, slots, positions: of the step's table, see SHUT; pages, cells: no step writes them; the others are weights,
+    # or a layer's own, and rest since the step before
     "_gdn_columns": {
         "parts", "memory", "past_k", "past_u", "past_decay", "conv", "taps", "dt_bias", "a",
     },
+    "_prepare": {
+        "slots", "positions", "pages", "cells", "raw", "frequencies", "q_gamma", "k_gamma", "index_q_gamma",
+        "index_k_gamma",
+    },
+    "_score_columns": {"parts"},
+    "_choose_columns": {"positions"},
+    "attend_bytes": {"slots", "positions", "pages"},
+    "_merge": {"positions"},
 }  # fmt: skip
 WRITTEN = {"_gdn_columns": {"memory"}}  # what is early entered into the state is what the step before left for it
 SHUT = {"_take", "_take_new"}  # release nothing: what reads a step's table early comes after them
@@ -88,9 +97,12 @@ def line_of(op: str, rest: str, depends: bool) -> Line:
 
 
 def origins(lines: Sequence[Line | str], ptx: str, names: Sequence[str]) -> dict[str, set[str]]:
-    """Of each register the pointers that a number in it may come from; what lies in memory comes from none."""
+    """Of each register the pointers that a number in it may come from, "" for the compiler's own tables; what lies in
+    memory comes from none."""
     loads = re.findall(r"ld\.param\.\w+\s+(%rd\d+), \[\w+_param_(\d+)\]", ptx)
+    tables = re.findall(r"mov\.\w+\s+(%rd\d+), [A-Za-z_]\w*;", ptx)
     of = {register: {names[int(place)]} for register, place in loads if int(place) < len(names) and names[int(place)]}
+    of.update((register, {""}) for register in tables)
     changed = True
     while changed:
         changed = False
@@ -126,7 +138,7 @@ def early(ptx: str, names: Sequence[str]) -> Early:
             found = Early(found.reads, found.writes, True)
         elif kind in MEMORY and (".shared.global" in line.op or not any(space in line.op for space in ELSEWHERE)):
             touched = set[str]().union(*(of.get(register, set()) for register in line.address)) or {"?"}
-            (found.reads if kind in ("ld", "cp") else found.writes).update(touched)
+            (found.reads if kind in ("ld", "cp") else found.writes).update(touched - {""})
         if line.target:
             todo.append(places[line.target])
         ends = line.op.startswith(("ret", "exit", "bra"))
