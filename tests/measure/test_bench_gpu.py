@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,12 @@ from measure.networks import narrow
 
 pytest.importorskip("triton")
 
+import jubako.measure.bench_gpu as bench_module
 from jubako.arch.weights import load_network
+from jubako.engine.executor import DraftWish, Speculated
 from jubako.engine.gpu.executor import GpuExecutor
+from jubako.engine.gpu.step import Steps
+from jubako.engine.logits import Logits
 from jubako.files import open_model
 from jubako.measure.bench_gpu import GpuBench
 from jubako.measure.synth import synth
@@ -69,3 +75,29 @@ def test_a_long_prompt_is_timed_at_several_lengths(bench: GpuBench, monkeypatch:
     assert [time.tokens for time in times] == [128, 250] and times[0].seconds < times[1].seconds
     assert read == [(128, 64), (192, 58), (0, 64), (64, 64), (128, 64), (192, 58)]
     assert times[1].tokens_per_second == 250 / times[1].seconds
+
+
+def test_speculative_steps_are_timed_from_end_to_end(bench: GpuBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What agrees is kept; what a step replays are its graph and that of the drafts behind it."""
+    asked: list[tuple[int, int]] = []
+    launched: list[str] = []
+
+    def speculate(self: GpuExecutor, wishes: list[DraftWish]) -> Speculated:
+        [wish] = wishes
+        asked.append((wish.next, wish.state.position))
+        wish.state.opened([wish.next, 1, 2, 3])
+        time.sleep(0.002)
+        return Speculated([[1, 2, 3]], [Logits(lambda: np.zeros((4, 320), np.float32), [1, 5, 6, 7])], 0.0)
+
+    def seconds(work: Callable[[], object]) -> float:
+        work()
+        return 0.008
+
+    monkeypatch.setattr(GpuExecutor, "speculate", speculate)
+    monkeypatch.setattr(GpuExecutor, "launch_behind", lambda self, width, parts, depth: launched.append("drafts"))
+    monkeypatch.setattr(Steps, "run", lambda self, width: launched.append(f"step {width}"))
+    monkeypatch.setattr(bench_module, "_seconds", seconds)
+    time_ = bench.speculative(24, repeats=8)
+    assert time_.milliseconds >= 2 and time_.engine >= 2 and time_.drafting == 8 and time_.device == 1
+    assert all(asked[turn] == (5, 24 + 2 * turn) for turn in range(1, 12)), "two columns are kept of each step"
+    assert launched == ["step 4", "drafts"] * (len(launched) // 2) and len(launched) > 40

@@ -172,7 +172,7 @@ class GpuBench:
                 ends.append(1000 * time.perf_counter())
             whole = median(np.diff(ends[3:]).tolist())
             engine = answer_milliseconds(self, state, drafts, repeats)
-            state.reserve(state.position + 16 * (repeats + 8))
+            state.reserve(min(state.position + 16 * (repeats + 8), state.context))
             columns = [Part([token, *[DRAFTED] * drafts], state.slot, state.position, 0, 0)]
             executor.desk.write(step=step_table(columns))
 
