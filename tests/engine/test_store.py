@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -253,6 +254,19 @@ def test_a_full_disk_is_a_line_in_the_log(
     store.offer(one)
     store.close()
     assert len(files(tmp_path)) == 1
+
+
+def test_a_directory_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    """What was in it has to be written again."""
+    pool, folder = Pool(), tmp_path / "sessions"
+    store = opened(folder, pool)
+    store.offer(one := checkpoint(pool, IDS))
+    store.drain()
+    written = files(folder)
+    shutil.rmtree(folder)
+    store.offer(one)
+    store.close()
+    assert files(folder) == written and len(written) == 1
 
 
 def test_a_directory_that_can_not_be_made_is_a_clear_error(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class SessionDirectory:
     def __init__(self, directory: Path, layout: Layout) -> None:
         self.directory, self.layout = directory, layout
         self._entries: dict[str, Entry] = {}  # by file name
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.make_sure()
         for path in directory.iterdir():
             self._scan(path)
 
@@ -48,6 +48,12 @@ class SessionDirectory:
     def count(self) -> int:
         """Files of the model at work."""
         return sum(entry.header is not None and entry.header.key == self.layout.key for entry in self._all())
+
+    def make_sure(self) -> None:
+        """Make the folder, which somebody may have removed with all that lay in it."""
+        if not self.directory.is_dir():
+            self._entries.clear()
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, digest: bytes) -> Path:
         return self.directory / f"{self.layout.key.hex()[:16]}-{digest.hex()}{SUFFIX}"

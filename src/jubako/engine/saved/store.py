@@ -164,6 +164,7 @@ class SessionStore:
                 self._changed.notify_all()
 
     def _write(self, checkpoint: Checkpoint) -> None:
+        self._files.make_sure()
         if self._files.has(checkpoint.digest):
             return
         saved, layout = checkpoint.saved, self._layout
