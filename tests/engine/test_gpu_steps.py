@@ -398,6 +398,25 @@ def speculated(executor: GpuExecutor, state: GpuState, token: int) -> list[int]:
     return list(rows.likeliest[: right + 1])
 
 
+def test_another_conversation_in_the_same_state_gets_its_own_drafts(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it stands where the one before stood, with the same last token and the same next one."""
+    counts, state = counted(executor, monkeypatch), executor.new_state(256)
+    executor.step([([3], state)])
+    token = 17
+    for _ in range(2):
+        *_, token = speculated(executor, state, token)
+    assert executor._ahead is not None
+    [taken] = executor._ahead._taken
+    assert taken.next == token and counts == {"start": 2, "behind": 1}
+    state.reset()
+    state.carried = list(taken.carried)
+    state.position, state.draft_position = taken.position, taken.position - len(taken.carried)
+    executor.speculate([DraftWish(token, state, 3)])
+    assert counts["start"] == 3
+
+
 def greedy_from(line: list[int], count: int) -> list[int]:
     line = list(line)
     for _ in range(count):

@@ -24,11 +24,16 @@ from .draft import Drafts
 
 
 class _Taken(NamedTuple):
-    """What is taken for granted of a sequence after a step: the tokens that wait for the draft layer, and the next."""
+    """What is taken for granted of a sequence after a step: the tokens that wait for the draft layer, and the next.
+
+    carried  as they are at that position
+    list     the state's own of them, another one after a prompt, a reset or a resumed state
+    """
 
     state: GpuState
     position: int
     carried: list[int]
+    list: list[int]
     next: int
 
 
@@ -85,7 +90,7 @@ class Ahead:
         for state, ids, after in zip(states, read, likeliest, strict=True):
             kept = agreeing(ids, after)
             position = state.position - len(ids) + kept
-            self._taken.append(_Taken(state, position, ids[:kept], after[kept - 1]))
+            self._taken.append(_Taken(state, position, ids[:kept], state.carried, after[kept - 1]))
         self._mark, self._since = self._now(), time.perf_counter()
 
     def spent(self, now: float) -> float:
@@ -114,4 +119,5 @@ def _has(state: GpuState, end: int) -> bool:
 
 def _agree(wish: DraftWish, taken: _Taken) -> bool:
     state = wish.state
-    return wish.next == taken.next and state.position == taken.position and state.carried == taken.carried
+    same = state.carried is taken.list and state.carried == taken.carried
+    return same and wish.next == taken.next and state.position == taken.position
