@@ -347,6 +347,22 @@ def test_drafts_are_made_behind_the_step_before(executor: GpuExecutor, monkeypat
     assert counts == {"start": 2 + min(alone, 2), "behind": few - 1 + max(alone - 1, 0)} and few > 3
 
 
+def test_a_step_behind_drafts_is_launched_whole(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other one in two pieces, of which the first starts sooner."""
+    pieces: list[int] = []
+
+    def run(self: Graphs, key: Any, work: Work) -> None:
+        pieces.extend([1 + sum(1 for _ in work() or ())] * (key[0] == "step"))
+
+    monkeypatch.setattr(Graphs, "run", run)
+    state, token = executor.new_state(256), 17
+    executor.step([([3], state)])
+    for _ in range(4):
+        *_, token = speculated(executor, state, token)
+    executor.step([([token], state)])
+    assert pieces == [2, 2, 2, 1, 1, 2]
+
+
 @pytest.mark.parametrize("kept", [1, 2])
 def test_a_host_that_chooses_otherwise_gets_other_drafts(
     executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch, kept: int

@@ -95,7 +95,7 @@ def test_speculative_steps_are_timed_from_end_to_end(bench: GpuBench, monkeypatc
 
     monkeypatch.setattr(GpuExecutor, "speculate", speculate)
     monkeypatch.setattr(GpuExecutor, "launch_behind", lambda self, width, parts, depth: launched.append("drafts"))
-    monkeypatch.setattr(Steps, "run", lambda self, width: launched.append(f"step {width}"))
+    monkeypatch.setattr(Steps, "run", lambda self, width, whole: launched.append(f"step {width}"))
     monkeypatch.setattr(bench_module, "_seconds", seconds)
     time_ = bench.speculative(24, repeats=8)
     assert time_.milliseconds >= 2 and time_.engine >= 2 and time_.drafting == 8 and time_.device == 1

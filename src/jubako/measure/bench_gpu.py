@@ -181,11 +181,11 @@ class GpuBench:
 
             def replay(count: int) -> None:
                 for _ in range(count):
-                    executor.steps.run(width)
+                    executor.steps.run(width, whole=True)
                     guess()
 
             def drafting() -> float:
-                executor.steps.run(width)  # whose time hides that of launching
+                executor.steps.run(width, whole=True)  # whose time hides that of launching
                 return 1000 * _seconds(guess)
 
             replay(2)

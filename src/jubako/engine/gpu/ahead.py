@@ -56,7 +56,7 @@ class Ahead:
         """
         depth, parts = max(wish.depth for wish in wishes), len(wishes)
         if self._fits(depth, parts):
-            self._drafts.capture_behind(_width(wishes), parts)
+            self._drafts.capture_behind(_width(wishes), parts, depth)
 
     def under_way(self, wishes: Sequence[DraftWish]) -> bool:
         """Whether the wishes' drafts are made or being made, and nothing else was since. The states then count as read

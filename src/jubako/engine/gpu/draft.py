@@ -53,9 +53,9 @@ class Drafts:
         self._graphs.capture(("first draft", width, parts), partial(self._catch_up, width, parts))
         self._graphs.capture(("drafts", parts, depth), partial(self._ahead, parts, depth))
 
-    def capture_behind(self, width: int, parts: int) -> None:
-        """Have the first of those ready that are made behind a step of `width` columns."""
-        self._graphs.capture(("draft behind", width, parts), partial(self._look_ahead, width, parts))
+    def capture_behind(self, width: int, parts: int, depth: int) -> None:
+        """Have those ready that are made behind a step of `width` columns."""
+        self._graphs.capture(("drafts behind", width, parts, depth), partial(self._behind, width, parts, depth))
 
     def catch_up_table(self, wishes: Sequence[DraftWish]) -> list[Part]:
         """What the first pass reads: all that is sure. The states count it as read."""
@@ -91,8 +91,7 @@ class Drafts:
 
     def behind(self, width: int, parts: int, depth: int) -> None:
         """`depth` drafts after a step of `width` columns, by the table that it leaves for them."""
-        self._graphs.run(("draft behind", width, parts), partial(self._look_ahead, width, parts))
-        self.go_on(parts, depth)
+        self._graphs.run(("drafts behind", width, parts, depth), partial(self._behind, width, parts, depth))
 
     def propose(self, wishes: Sequence[DraftWish]) -> list[list[int]]:
         """Up to `depth` drafts for each wish. The draft caches know all sure tokens afterwards, and no draft."""
@@ -190,6 +189,11 @@ class Drafts:
         for _ in range(depth - 1):
             self._guess(self._layer(columns, self._streams[:parts], parts, self._choice.again, after), parts)
         after.follow()
+
+    def _behind(self, width: int, parts: int, depth: int) -> None:
+        """All of it, by the desk's table."""
+        self._look_ahead(width, parts)
+        self._ahead(parts, depth)
 
     def _further(self, parts: int) -> None:
         """A pass from the ids that the desk's table says, and its draft."""

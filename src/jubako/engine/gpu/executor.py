@@ -156,8 +156,9 @@ class GpuExecutor:
             for width in widths:
                 for depth in range(1, 1 + LAYER_MOST):
                     self._drafts.capture(width, 1, depth)
-                if width > 1:
-                    self._drafts.capture_behind(width, 1)
+                if 1 < width <= 1 + LAYER_MOST:
+                    self._drafts.capture_behind(width, 1, width - 1)
+                    self.steps.capture(width, whole=True)
         for tokens in prompts:
             state = self.new_state(min(tokens, self.context))
             self.forward([0] * min(tokens, self.context), state, last_only=True)
@@ -275,7 +276,7 @@ class GpuExecutor:
         self.desk.write(step=step_table(columns))
         if not under_way:
             self._clock.stop(counts=drafts.captured == captured)
-        self.steps.run(count + sum(wish.depth for wish in wishes))
+        self.steps.run(count + sum(wish.depth for wish in wishes), whole=under_way)
         ahead.launch(wishes, self._clock)
         found = self.desk.fetch()
         spent = self._clock.seconds((count, depth))
@@ -290,7 +291,7 @@ class GpuExecutor:
     def launch_behind(self, width: int, parts: int, depth: int) -> None:
         """Drafts by the table that a step of `width` columns left for them; nothing is waited for."""
         assert self._drafts is not None
-        self._drafts.capture_behind(width, parts)
+        self._drafts.capture_behind(width, parts, depth)
         self._drafts.behind(width, parts, depth)
 
     def _swap(self) -> None:

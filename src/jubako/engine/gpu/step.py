@@ -1,4 +1,4 @@
-"""A step as one captured graph per width: the host writes a table of a few hundred bytes, replays, and reads ids.
+"""A step as one captured graph per width, or as two: the host writes a table of a few hundred bytes and reads ids.
 
     host table (pinned), drafts → table → embed … head → logits, likeliest ids → table of the step that would follow
 
@@ -9,8 +9,9 @@ is the likeliest. A host that decides otherwise overwrites it. The draft layer's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
+from typing import TypeVar, cast
 
 import triton
 import triton.language as tl
@@ -24,6 +25,8 @@ from ...ops.gpu.route import largest_of, likeliest_tokens
 from ...ops.gpu.target import release, target, wait
 from .forward import logits
 from .graph import Graphs
+
+Result = TypeVar("Result")
 
 
 @triton.jit
@@ -60,28 +63,43 @@ def _advance(
     tl.store(table + PARITY * COLUMNS + c, 1 - tl.load(table + PARITY * COLUMNS + c))
 
 
+def pieces(work: Generator[bool, None, Result], whole: bool) -> Generator[bool, None, Result]:
+    """`work`, which yields nothing if it is to be done whole."""
+    while True:
+        try:
+            more = next(work)
+        except StopIteration as end:
+            return cast(Result, end.value)
+        if not whole:
+            yield more
+
+
 class Steps:
     """Runs steps by the desk's table, a graph for each width."""
 
     def __init__(self, ops: GpuOps, graphs: Graphs) -> None:
         self.ops, self.desk, self._graphs = ops, graphs.desk, graphs
 
-    def capture(self, width: int) -> None:
+    def capture(self, width: int, whole: bool = False) -> None:
         """Have steps of this width ready, and what finds their largest logits."""
-        self._graphs.capture(("step", width), partial(self.read, width))
+        self._graphs.capture(("step", width, whole), partial(self.read, width, whole))
         self._graphs.capture(("largest", 0, width), partial(self.desk.find, 0, width))
 
-    def run(self, width: int) -> None:
-        """One step of the table's first `width` columns. Nothing is waited for."""
-        self._graphs.run(("step", width), partial(self.read, width))
+    def run(self, width: int, whole: bool = False) -> None:
+        """One step of the table's first `width` columns. Nothing is waited for.
+
+        whole: in one piece, which the device is done with sooner; it starts later, which nobody sees while the device
+        has other work.
+        """
+        self._graphs.run(("step", width, whole), partial(self.read, width, whole))
         self._graphs.look(0, width)
 
-    def read(self, width: int) -> Iterator[bool]:
-        """The work of a step, in the pieces of `logits`."""
+    def read(self, width: int, whole: bool = False) -> Iterator[bool]:
+        """The work of a step, in the pieces of `logits` if not whole."""
         ops, desk = self.ops, self.desk
         desk.take()
         columns = Columns.of_step(desk.step, width)
-        streams = yield from logits(ops, columns, desk.logits[:width])
+        streams = yield from pieces(logits(ops, columns, desk.logits[:width]), whole)
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
         best = largest_of(desk.logits[:width])
