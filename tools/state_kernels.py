@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def step_columns(tokens: int) -> Columns:
-    return Columns.of_step(torch.from_numpy(step_table([Part([0] * tokens, 0, 100, 0, 0)])), tokens)
+    return Columns.of_step(torch.from_numpy(step_table([Part([0] * tokens, 0, 100, 0, 0)])), tokens, early=True)
 
 
 def prompt_columns(tokens: int, start: int = CONTEXT // 2) -> Columns:

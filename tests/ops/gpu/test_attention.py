@@ -91,7 +91,7 @@ class Case:
 
     def step(self, slot: int, position: int, rows: list[int]) -> torch.Tensor:
         table = torch.from_numpy(step_table([Part(rows, slot, position, 0, 0)])).to(self.device)
-        return self.run(rows, Columns.of_step(table, len(rows)))
+        return self.run(rows, Columns.of_step(table, len(rows), early=True))
 
     def prompt(self, slot: int, position: int, rows: list[int]) -> torch.Tensor:
         ids = torch.zeros(len(rows), dtype=torch.int32, device=self.device)

@@ -98,7 +98,7 @@ class Steps:
         """The work of a step, in the pieces of `logits` if not whole."""
         ops, desk = self.ops, self.desk
         desk.take()
-        columns = Columns.of_step(desk.step, width)
+        columns = Columns.of_step(desk.step, width, early=True)
         streams = yield from pieces(logits(ops, columns, desk.logits[:width]), whole)
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .attention_prompt import attend_prompt
-from .attention_step import PIECE, VALUE, attend_bytes, rows_of_cells, run_of
+from .attention_step import PIECE, VALUE, attend_bytes, more_than, rows_of_cells, run_of
 from .attention_step import TILE as STEP_TILE
 from .attention_step import WARPS as STEP_WARPS
 from .columns import Columns
@@ -59,13 +59,15 @@ def _attend(
     far_row, far_codes, far_scales,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One run of a token's cells for the query heads of a key/value head. A tile is fetched while one is worked on."""
     release(OVERLAP)
     wait(OVERLAP)
     t, kv, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    start, end, total, from_blocks, tail = run_of(t, split, chosen, slots, positions, RATIO, SPARSE, SPLITS, TILE)
+    position = tl.load(positions + t)
+    listed = more_than(position, RATIO, BUDGET, SPARSE)
+    start, end, total, from_blocks, tail = run_of(t, split, chosen, position, listed, RATIO, SPARSE, SPLITS, TILE)
     pages += tl.load(slots + t) * page_stride
     blocks += t * BUDGET
 
@@ -79,13 +81,16 @@ def _attend(
     weight = tl.zeros([GROUP_ROWS], tl.float32)
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
     i = start + tl.arange(0, TILE)
-    row = rows_of_cells(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
+    unknown = position < 0
+    row = rows_of_cells(blocks, pages, i, end, from_blocks, tail, kv, listed, unknown, i, KV_HEADS, PAGE, RATIO, SPARSE)
     key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
     value, value_scale = _fetch(codes, scales, row + PAGE, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
     for _ in range(start, end, TILE):
         live = i < end
         i += TILE
-        row = rows_of_cells(blocks, pages, i, end, from_blocks, tail, kv, KV_HEADS, PAGE, RATIO, SPARSE)
+        row = rows_of_cells(
+            blocks, pages, i, end, from_blocks, tail, kv, listed, unknown, i, KV_HEADS, PAGE, RATIO, SPARSE
+        )
         keys = _decoded(key, key_scale, D, TILE)
         key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
         score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
@@ -111,23 +116,27 @@ def _attend(
 
 @triton.jit
 def _merge(
-    sums, maxima, totals, gate, out_q, out_d, out_s, out_x, out_blocks,
-    HEADS: tl.constexpr, D: tl.constexpr, PART: tl.constexpr, SPLITS: tl.constexpr, QUANTISED: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    sums, maxima, totals, gate, positions, out_q, out_d, out_s, out_x, out_blocks,
+    HEADS: tl.constexpr, D: tl.constexpr, PART: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr,
+    QUANTISED: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """PART elements of one head of one token: its runs, gated. Runs without cells have a maximum of -inf."""
+    """PART elements of one head of one token: its runs, gated. Runs have LEAST cells, the last fewer; of those that may
+    have cells, runs without have a maximum of -inf. EARLY: see `Columns`."""
     release(OVERLAP)
-    wait(OVERLAP)
+    wait(OVERLAP and not EARLY)
     head = tl.program_id(0).to(tl.int64)
     s = tl.arange(0, SPLITS)
     d = tl.program_id(1) * PART + tl.arange(0, PART)
-    maximum = tl.load(maxima + head * SPLITS + s)
-    live = maximum > float("-inf")
-    share = tl.exp(maximum - tl.max(maximum, 0))
-    total = tl.sum(share * tl.load(totals + head * SPLITS + s), 0)
+    there = s * LEAST <= tl.load(positions + head // HEADS)
+    wait(OVERLAP and EARLY)
+    maximum = tl.load(maxima + head * SPLITS + s, mask=there, other=float("-inf"))
+    weight = tl.load(totals + head * SPLITS + s, mask=there, other=0.0)
     piece = (head * SPLITS + s)[:, None] * D + d[None, :]
-    mixed = tl.sum(share[:, None] * tl.load(sums + piece, mask=live[:, None], other=0.0), 0)
+    value = tl.load(sums + piece, mask=there[:, None], other=0.0)
     open = tl.sigmoid(tl.load(gate + head * D + d))
+    share = tl.exp(maximum - tl.max(maximum, 0))
+    total = tl.sum(share * weight, 0)
+    mixed = tl.sum(tl.where((maximum > float("-inf"))[:, None], share[:, None] * value, 0.0), 0)
     if QUANTISED:
         answer = tl.reshape(mixed / total * open, [PART // 32, 32])
         first = head % HEADS * (D // 32) + tl.program_id(1) * (PART // 32)
@@ -167,9 +176,10 @@ def sparse_attention(
         "GROUP": group, "GROUP_ROWS": max(16, power_of_two(group)), "KV_HEADS": kv_heads, "D": dim,
         "GROUPS": memory.scales.shape[-1], "PAGE": PAGE, "RATIO": max(memory.ratio, 1),
         "BUDGET": blocks.shape[1] if blocks is not None else 1, "SPARSE": blocks is not None, "SPLITS": splits,
-        "FAR": memory.far is not None, "OVERLAP": to.overlap, **overlapped(q.device),
+        "FAR": memory.far is not None, "EARLY": columns.early, "OVERLAP": to.overlap, **overlapped(q.device),
     }  # fmt: skip
-    if step and memory.codes.dtype == torch.int8 and to.dot:
+    bytewise = step and memory.codes.dtype == torch.int8 and to.dot
+    if bytewise:
         attend_bytes[(tokens, kv_heads, splits)](
             q, sums, maxima, totals, *where, TILE=STEP_TILE, PIECE=min(PIECE, dim // memory.scales.shape[-1]),
             VALUE=VALUE, NUMBER=tl.float32 if interpreted() else tl.float16, FORM=to.one_column,
@@ -185,7 +195,8 @@ def sparse_attention(
     places = (room.q, room.d, room.s, room.x, room.blocks) if room else (out, out, out, out, 0)
     part = min(MERGED, dim)
     _merge[(tokens * heads, dim // part)](
-        sums, maxima, totals, gate, *places, HEADS=heads, D=dim, PART=part, SPLITS=splits, QUANTISED=quantised,
+        sums, maxima, totals, gate, columns.positions, *places, HEADS=heads, D=dim, PART=part, SPLITS=splits,
+        LEAST=STEP_TILE if bytewise else TILE, QUANTISED=quantised, EARLY=columns.early,
         OVERLAP=target(q.device).overlap, num_warps=1, **overlapped(q.device),
     )  # fmt: skip
     return room or out

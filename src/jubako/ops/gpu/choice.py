@@ -66,20 +66,26 @@ def narrowed(candidates, keys, listed, wanted, bound, OPEN: tl.constexpr, STEP: 
 def _choose_columns(
     scores, counts, blocks, chosen, lists, sizes, candidates, arrived, positions, max_blocks, room,
     BUDGET: tl.constexpr, BUDGET_BLOCK: tl.constexpr, RATIO: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
-    LISTED: tl.constexpr, BIN_BITS: tl.constexpr, BINS: tl.constexpr, LOWEST: tl.constexpr, OVERLAP: tl.constexpr,
+    LISTED: tl.constexpr, BIN_BITS: tl.constexpr, BINS: tl.constexpr, LOWEST: tl.constexpr, EARLY: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (chunk, column). lists [16, room]: a piece of CHUNK for each program; sizes [16, CHUNKS]."""
+    """Program (chunk, column). lists [16, room]: a piece of CHUNK for each program; sizes [16, CHUNKS].
+
+    EARLY (see `Columns`): programs without work end before the wait; a column's first one has some.
+    """
     release(OVERLAP)
-    wait(OVERLAP)
+    wait(OVERLAP and not EARLY)
     chunk, t = tl.program_id(0), tl.program_id(1).to(tl.int64)
     complete = (tl.load(positions + t) + 1) // RATIO
     out = blocks + t * BUDGET
     few = tl.arange(0, BUDGET_BLOCK)
     if complete <= BUDGET:
         if chunk == 0:
+            wait(OVERLAP and EARLY)
             tl.store(chosen + t, complete)
             tl.store(out + few, tl.where(few < complete, few, -1), mask=few < BUDGET)
     elif chunk * CHUNK < complete:
+        wait(OVERLAP and EARLY)
         bins = counts + t * BINS + tl.arange(0, BINS)
         bound, above = from_above(tl.load(bins), BUDGET, BINS)
         keys = (scores + t * max_blocks).to(tl.pointer_type(tl.int32), bitcast=True)
@@ -189,12 +195,17 @@ class ColumnChoice:
         self.candidates = room(max_blocks)
         self.arrived = room(1)
 
-    def choose(self, positions: torch.Tensor, ratio: int, blocks: torch.Tensor, chosen: torch.Tensor) -> None:
-        """Of blocks scored and counted, the best for columns at `positions` [T] into blocks [T, budget]; chosen [T]."""
+    def choose(
+        self, positions: torch.Tensor, ratio: int, blocks: torch.Tensor, chosen: torch.Tensor, early: bool = False
+    ) -> None:
+        """Of blocks scored and counted, the best for columns at `positions` [T] into blocks [T, budget]; chosen [T].
+
+        early: of `Columns`.
+        """
         max_blocks, room = self.scores.shape[1], self.lists.shape[1]
         _choose_columns[(room // self.chunk, len(positions))](
             self.scores, self.counts, blocks, chosen, self.lists, self.sizes, self.candidates, self.arrived, positions,
             max_blocks, room, BUDGET=self.budget, BUDGET_BLOCK=triton.next_power_of_2(self.budget), RATIO=ratio,
             CHUNK=self.chunk, CHUNKS=self.sizes.shape[1], LISTED=LISTED, BIN_BITS=BIN_BITS, BINS=BINS, LOWEST=LOWEST,
-            OVERLAP=target(blocks.device).overlap, num_warps=WARPS, **overlapped(blocks.device),
+            EARLY=early, OVERLAP=target(blocks.device).overlap, num_warps=WARPS, **overlapped(blocks.device),
         )  # fmt: skip

@@ -22,6 +22,8 @@ class Columns:
 
     parts        the whole table of a step; None for a piece of a prompt
     slot, start  of a piece of a prompt: its tokens belong to one slot and follow each other
+    early        of a step: whether kernels may read the table before they wait for the launches in front, none of which
+                 writes it; one that releases nothing lies between (draft_table.py)
     """
 
     ids: torch.Tensor
@@ -30,6 +32,7 @@ class Columns:
     parts: torch.Tensor | None
     slot: int = -1
     start: int = -1
+    early: bool = False
 
     @property
     def tokens(self) -> int:
@@ -42,9 +45,9 @@ class Columns:
         )
 
     @classmethod
-    def of_step(cls, table: torch.Tensor, width: int) -> Columns:
+    def of_step(cls, table: torch.Tensor, width: int, early: bool = False) -> Columns:
         """The first `width` columns of a step's table."""
-        return cls(table[IDS, :width], table[SLOT, :width], table[POSITION, :width], table)
+        return cls(table[IDS, :width], table[SLOT, :width], table[POSITION, :width], table, early=early)
 
     @classmethod
     def of_prompt(cls, ids: torch.Tensor, slot: int, position: int) -> Columns:

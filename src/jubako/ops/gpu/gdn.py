@@ -71,12 +71,26 @@ def _with_past(
     """Rows i, columns v of a head's state, after what is kept of the last step was entered; also stored."""
     place = memory + ((slot * HEADS + head) * D + i) * D + v
     state = tl.load(place)
+    kept = _kept(past_k, past_u, past_decay, head, key_head, i, v, old, pending > 0, KEY_HEADS, HEADS, D)
     for column in range(0, pending):
-        k = tl.load(past_k + ((old + column) * KEY_HEADS + key_head) * D + i)
-        u = tl.load(past_u + ((old + column) * HEADS + head) * D + v)
-        state = _entered(state, k, u, tl.load(past_decay + (old + column) * HEADS + head))
+        k, u, decay = kept
+        following = old + column + 1  # on its way while this one is entered
+        more = column + 1 < pending
+        kept = _kept(past_k, past_u, past_decay, head, key_head, i, v, following, more, KEY_HEADS, HEADS, D)
+        state = _entered(state, k, u, decay)
     tl.store(place, state)
     return state
+
+
+@triton.jit
+def _kept(
+    past_k, past_u, past_decay, head, key_head, i, v, column, there,
+    KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """What was kept of a column, on its way: k, u and the decay; zeros if it is not there."""
+    k = tl.load(past_k + (column * KEY_HEADS + key_head) * D + i, mask=there & (i >= 0), other=0.0)
+    u = tl.load(past_u + (column * HEADS + head) * D + v, mask=there & (v >= 0), other=0.0)
+    return k, u, tl.load(past_decay + column * HEADS + head, mask=there, other=0.0)
 
 
 @triton.jit
@@ -225,7 +239,7 @@ def _gdn_columns(
             columns = start + tl.arange(0, GROUP)
             _gated_norm(answers, z, z_stride, norm, first + columns, columns < count, head, eps,
                         out_q, out_d, out_s, out_x, out_blocks, GROUP, HEADS, D, QUANTISED)  # fmt: skip
-    else:
+    elif part == 0:  # programs of other parts end at once
         wait(OVERLAP)
 
 

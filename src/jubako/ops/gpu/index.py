@@ -55,17 +55,22 @@ def _score_columns(
     BUDGET: tl.constexpr, HEADS: tl.constexpr, HEAD_ROWS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     RATIO: tl.constexpr, PER_PAGE: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, PART_SLOT: tl.constexpr, BASE: tl.constexpr,
-    BIN_BITS: tl.constexpr, BINS: tl.constexpr, LOWEST: tl.constexpr, OVERLAP: tl.constexpr,
+    BIN_BITS: tl.constexpr, BINS: tl.constexpr, LOWEST: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """CHUNK blocks for all columns of one part. Where no column has more than BUDGET blocks, none is scored."""
+    """CHUNK blocks for all columns of one part. Where no column has more than BUDGET blocks, none is scored.
+
+    EARLY (see `Columns`): programs without work end before the wait, but for one; else this launch might be over before
+    the ones in front are, for which those behind wait by waiting for this one.
+    """
     release(OVERLAP)
-    wait(OVERLAP)
+    wait(OVERLAP and not EARLY)
     part = tl.program_id(1)
     count = tl.load(parts + COUNT * COLUMNS + part)
     base = tl.load(parts + BASE * COLUMNS + part)
     start = tl.program_id(0) * CHUNK
     last = (base + count) // RATIO
     if (count > 0) & (start < last) & (last > BUDGET):
+        wait(OVERLAP and EARLY)
         first = tl.load(parts + FIRST * COLUMNS + part)
         slot = tl.load(parts + PART_SLOT * COLUMNS + part)
         d = tl.arange(0, BLOCK_D)
@@ -97,6 +102,8 @@ def _score_columns(
                 tally = tl.histogram(bin_of(key, BIN_BITS, BINS, LOWEST), BINS, mask=there)
                 bins = counts + (first + own) * BINS + tl.arange(0, BINS)
                 tl.atomic_add(bins, tally, mask=tally > 0, sem="relaxed")
+    elif start + part == 0:
+        wait(OVERLAP and EARLY)
 
 
 def score_columns(
@@ -114,6 +121,6 @@ def score_columns(
         BUDGET=budget, HEADS=heads, HEAD_ROWS=power_of_two(heads), D=dim, BLOCK_D=max(16, power_of_two(dim)),
         RATIO=memory.ratio, PER_PAGE=PAGE // memory.ratio, CHUNK=CHUNK, TILE=tile, COLUMNS=COLUMNS,
         PRECISION=exact(q.device), FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE,
-        BIN_BITS=BIN_BITS, BINS=BINS, LOWEST=LOWEST,
+        BIN_BITS=BIN_BITS, BINS=BINS, LOWEST=LOWEST, EARLY=columns.early,
         OVERLAP=target(q.device).overlap, num_warps=4, **overlapped(q.device),
     )  # fmt: skip

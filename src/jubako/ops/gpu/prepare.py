@@ -3,7 +3,7 @@
 A program takes one head of one token: query heads, key heads, value heads, then (with an indexer) the index key and
 the index query heads.
 """
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
 
@@ -16,30 +16,9 @@ import triton.language as tl
 
 from .columns import Columns
 from .launch import overlapped, power_of_two
+from .rope import norm_weights, normed, partner_of, rotated, turn_of
 from .state import PAGE, AttentionMemory
 from .target import release, target, wait
-
-
-@triton.jit
-def _rotated(x, partner, i, position, frequencies, magnitude, pairs: tl.constexpr):
-    """x [D] turned to `position`; partner holds the element that each one pairs with."""
-    frequency = tl.load(frequencies + i % pairs, mask=i < 2 * pairs, other=0.0)
-    angle = position.to(tl.float32) * frequency
-    cos, sin = tl.cos(angle) * magnitude, tl.sin(angle) * magnitude
-    turned = tl.where(i < pairs, x * cos - partner * sin, x * cos + partner * sin)
-    return tl.where(i < 2 * pairs, turned, x)
-
-
-@triton.jit
-def _normed(row, gamma, i, size, eps, pairs: tl.constexpr):
-    """The row at pointer `row` over its root mean square, times gamma, and the same for each element's partner."""
-    x = tl.load(row + i, mask=i < size, other=0.0).to(tl.float32)
-    j = tl.where(i < pairs, i + pairs, tl.where(i < 2 * pairs, i - pairs, i))
-    partner = tl.load(row + j, mask=j < size, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / size + eps)
-    weight = tl.load(gamma + i, mask=i < size, other=0.0)
-    other = tl.load(gamma + j, mask=j < size, other=0.0)
-    return x * scale * weight, partner * scale * other
 
 
 @triton.jit
@@ -72,49 +51,65 @@ def _store_row(x, i, row, codes, scales, D: tl.constexpr, GROUPS: tl.constexpr, 
 @triton.jit
 def _query_head(
     q, gamma, queries, gate, t, unit, position, frequencies, magnitude, eps,
-    HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One query head and its gate."""
     i = tl.arange(0, D)
+    weights = norm_weights(gamma, i, D, PAIRS)
+    turn = turn_of(i, position, frequencies, magnitude, PAIRS)
+    wait(EARLY)
     row = q + unit * 2 * D
-    x, partner = _normed(row, gamma, i, D, eps, PAIRS)
+    open = tl.load(row + D + i).to(tl.float32)
+    x, partner = normed(row, weights, i, D, eps, PAIRS)
     place = (t * HEADS + unit) * D + i
-    tl.store(queries + place, _rotated(x, partner, i, position, frequencies, magnitude, PAIRS))
-    tl.store(gate + place, tl.load(row + D + i).to(tl.float32))
+    tl.store(queries + place, rotated(x, partner, i, turn, PAIRS))
+    tl.store(gate + place, open)
 
 
 @triton.jit
 def _cache_row(
     k, v, gamma, codes, scales, page, unit, position, frequencies, magnitude, eps,
     KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr,
-    PAGE: tl.constexpr,
+    PAGE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One key (units below KV_HEADS) or value head into the cache."""
     i = tl.arange(0, D)
     head = unit % KV_HEADS
     row = (page * KV_HEADS + head) * 2 * PAGE + position % PAGE
     if unit < KV_HEADS:
-        x, partner = _normed(k + head * D, gamma, i, D, eps, PAIRS)
-        x = _rotated(x, partner, i, position, frequencies, magnitude, PAIRS)
-        _store_row(x, i, row, codes, scales, D, GROUPS, BITS)
+        weights = norm_weights(gamma, i, D, PAIRS)
+        turn = turn_of(i, position, frequencies, magnitude, PAIRS)
+        wait(EARLY)
+        x, partner = normed(k + head * D, weights, i, D, eps, PAIRS)
+        _store_row(rotated(x, partner, i, turn, PAIRS), i, row, codes, scales, D, GROUPS, BITS)
     else:
+        wait(EARLY)
         _store_row(tl.load(v + head * D + i).to(tl.float32), i, row + PAGE, codes, scales, D, GROUPS, BITS)
 
 
 @triton.jit
-def _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, i, RATIO: tl.constexpr, RING: tl.constexpr,
-                D: tl.constexpr):  # fmt: skip
-    """Elements i of the sum of a block's raw keys in their order; `t` is its last token.
-
-    The earlier ones are columns of this call, or lie in the ring.
-    """
-    total = tl.zeros(i.shape, tl.float32)
+def _earlier(raw, slots, positions, t, slot, position, i, RATIO: tl.constexpr, RING: tl.constexpr, D: tl.constexpr):
+    """Of a block whose last token is `t`, its tokens in their order: whether each is a column of this call, and if not,
+    elements i of its raw key from the ring."""
+    columns = ()
+    keys = ()
     for back in tl.static_range(RATIO - 1, -1, -1):
         source = tl.maximum(t - back, 0)
         here = (tl.load(slots + source) == slot) & (tl.load(positions + source) == position - back)
         far = raw + (slot.to(tl.int64) * RING + (position - back) % RING) * D
-        total += tl.load(index_k + source * stride + i, mask=here & (i < D), other=0.0).to(tl.float32)
-        total += tl.load(far + i, mask=(here == 0) & (i < D), other=0.0)
+        columns = columns + (here,)
+        keys = keys + (tl.load(far + i, mask=(here == 0) & (i < D), other=0.0),)
+    return columns, keys
+
+
+@triton.jit
+def _pooled_sum(index_k, stride, earlier, t, i, RATIO: tl.constexpr, D: tl.constexpr):
+    """Elements i of the sum of a block's raw keys in their order. earlier: `_earlier`."""
+    total = tl.zeros(i.shape, tl.float32)
+    for n in tl.static_range(RATIO):
+        source = tl.maximum(t - (RATIO - 1 - n), 0)
+        total += tl.load(index_k + source * stride + i, mask=earlier[0][n] & (i < D), other=0.0).to(tl.float32)
+        total += earlier[1][n]
     return total
 
 
@@ -122,35 +117,44 @@ def _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, i, RA
 def _index_key(
     index_k, stride, gamma, raw, pooled, slots, positions, t, slot, position, page, frequencies, magnitude, eps,
     PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr, D: tl.constexpr,
-    BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+    BLOCK: tl.constexpr, PAIRS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Keep the raw index key; a block's last token pools it: mean, norm, rotation to the first token."""
     i = tl.arange(0, BLOCK)
     inside = i < D
+    last = (position + 1) % RATIO == 0
+    if last:
+        j = partner_of(i, PAIRS)
+        weights = norm_weights(gamma, i, D, PAIRS)
+        turn = turn_of(i, position + 1 - RATIO, frequencies, magnitude, PAIRS)
+        mine = _earlier(raw, slots, positions, t, slot, position, i, RATIO, RING, D)
+        other = _earlier(raw, slots, positions, t, slot, position, j, RATIO, RING, D)
+        wait(EARLY)
+        x = _pooled_sum(index_k, stride, mine, t, i, RATIO, D) / RATIO
+        partner = _pooled_sum(index_k, stride, other, t, j, RATIO, D) / RATIO
+        scale = tl.rsqrt(tl.sum(x * x, 0) / D + eps)
+        x = rotated(x * scale * weights[0], partner * scale * weights[1], i, turn, PAIRS)
+        place = (page * (PAGE // RATIO) + (position % PAGE) // RATIO) * D + i
+        tl.store(pooled + place, x.to(pooled.dtype.element_ty), mask=inside)
+    else:
+        wait(EARLY)
     if KEEP:
         own = tl.load(index_k + t * stride + i, mask=inside, other=0.0).to(tl.float32)
         tl.store(raw + (slot.to(tl.int64) * RING + position % RING) * D + i, own, mask=inside)
-    if (position + 1) % RATIO == 0:
-        j = tl.where(i < PAIRS, i + PAIRS, tl.where(i < 2 * PAIRS, i - PAIRS, i))
-        x = _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, i, RATIO, RING, D) / RATIO
-        partner = _pooled_sum(index_k, stride, raw, slots, positions, t, slot, position, j, RATIO, RING, D) / RATIO
-        scale = tl.rsqrt(tl.sum(x * x, 0) / D + eps)
-        x = x * scale * tl.load(gamma + i, mask=inside, other=0.0)
-        partner = partner * scale * tl.load(gamma + j, mask=inside, other=0.0)
-        x = _rotated(x, partner, i, position + 1 - RATIO, frequencies, magnitude, PAIRS)
-        place = (page * (PAGE // RATIO) + (position % PAGE) // RATIO) * D + i
-        tl.store(pooled + place, x.to(pooled.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _index_query(
     index_q, gamma, out, position, frequencies, magnitude, eps,
-    D: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr,
+    D: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One index query head."""
     i = tl.arange(0, BLOCK)
-    x, partner = _normed(index_q, gamma, i, D, eps, PAIRS)
-    tl.store(out + i, _rotated(x, partner, i, position, frequencies, magnitude, PAIRS), mask=i < D)
+    weights = norm_weights(gamma, i, D, PAIRS)
+    turn = turn_of(i, position, frequencies, magnitude, PAIRS)
+    wait(EARLY)
+    x, partner = normed(index_q, weights, i, D, eps, PAIRS)
+    tl.store(out + i, rotated(x, partner, i, turn, PAIRS), mask=i < D)
 
 
 @triton.jit
@@ -162,18 +166,20 @@ def _prepare(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr, GROUPS: tl.constexpr,
     BITS: tl.constexpr, PAGE: tl.constexpr, RATIO: tl.constexpr, RING: tl.constexpr, KEEP: tl.constexpr,
     INDEX_HEADS: tl.constexpr, INDEX_D: tl.constexpr, INDEX_BLOCK: tl.constexpr, FAR: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    EARLY: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """FAR: codes and scales of a page lie at its home (`homes.py`)."""
+    """FAR: codes and scales of a page lie at its home (`homes.py`). EARLY (see `Columns`): all that depends on places
+    and weights alone, angles above all, is there before the wait, and so are raw keys of earlier steps."""
     release(OVERLAP)
-    wait(OVERLAP)
+    wait(OVERLAP and not EARLY)
+    LATE: tl.constexpr = OVERLAP and EARLY
     t, unit = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + t)
     slot = tl.load(slots + t)
     page = tl.load(pages + slot * page_stride + position // PAGE).to(tl.int64)
     if unit < HEADS:
         _query_head(q + t * q_stride, q_gamma, queries, gate, t, unit, position, frequencies, magnitude, eps,
-                    HEADS, D, PAIRS)  # fmt: skip
+                    HEADS, D, PAIRS, LATE)  # fmt: skip
     elif unit < HEADS + 2 * KV_HEADS:
         home = page
         if FAR:
@@ -182,15 +188,16 @@ def _prepare(
             codes += tl.where(away, far_codes, 0)
             scales += tl.where(away, far_scales, 0)
         _cache_row(k + t * k_stride, v + t * v_stride, k_gamma, codes, scales, home, unit - HEADS, position,
-                   frequencies, magnitude, eps, KV_HEADS, D, PAIRS, GROUPS, BITS, PAGE)  # fmt: skip
+                   frequencies, magnitude, eps, KV_HEADS, D, PAIRS, GROUPS, BITS, PAGE, LATE)  # fmt: skip
     elif unit == HEADS + 2 * KV_HEADS:
         _index_key(index_k, index_k_stride, index_k_gamma, raw, pooled, slots, positions, t, slot, position, page,
-                   frequencies, magnitude, eps, PAGE, RATIO, RING, KEEP, INDEX_D, INDEX_BLOCK, PAIRS)  # fmt: skip
+                   frequencies, magnitude, eps, PAGE, RATIO, RING, KEEP, INDEX_D, INDEX_BLOCK, PAIRS,
+                   LATE)  # fmt: skip
     else:
         head = unit - HEADS - 2 * KV_HEADS - 1
         _index_query(index_q + t * index_q_stride + head * INDEX_D, index_q_gamma,
                      index_queries + (t * INDEX_HEADS + head) * INDEX_D, position, frequencies, magnitude, eps,
-                     INDEX_D, INDEX_BLOCK, PAIRS)  # fmt: skip
+                     INDEX_D, INDEX_BLOCK, PAIRS, LATE)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["slot", "start"])
@@ -269,7 +276,8 @@ def attention_prepare(
         GROUPS=memory.scales.shape[-1], BITS=8 if memory.codes.dtype == torch.int8 else 16, PAGE=PAGE,
         RATIO=max(memory.ratio, 1), RING=memory.raw.shape[1], KEEP=columns.parts is not None,
         INDEX_HEADS=max(index_heads, 1), INDEX_D=index_dim, INDEX_BLOCK=power_of_two(index_dim),
-        FAR=memory.far is not None, OVERLAP=target(device).overlap, num_warps=2, **overlapped(device),
+        FAR=memory.far is not None, EARLY=columns.early, OVERLAP=target(device).overlap, num_warps=2,
+        **overlapped(device),
     )  # fmt: skip
     if indexer is not None and columns.parts is None:
         keep_ring(index_k, memory.raw, columns.slot, columns.start, memory.ratio - 1)

@@ -33,5 +33,5 @@ class Selector:
             choose_blocks(q, memory, columns, blocks, chosen)
         else:
             score_columns(q, memory, columns, self.columns.scores, self.columns.counts, self.budget)
-            self.columns.choose(columns.positions, memory.ratio, blocks, chosen)
+            self.columns.choose(columns.positions, memory.ratio, blocks, chosen, columns.early)
         return blocks, chosen
