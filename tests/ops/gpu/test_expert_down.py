@@ -13,11 +13,11 @@ from jubako.ops.gpu.expert_down import Cut, adds_up, sum_down
 from jubako.ops.gpu.expert_step import down, gate_up, usual_cut
 from jubako.ops.gpu.experts import Experts, Parts, Routed, add_up, coarse
 
-HIDDEN, SIZE, COUNT, CHOSEN, TOKENS = 256, 96, 5, 3, 3
+HIDDEN, COUNT, CHOSEN, TOKENS = 256, 5, 3, 3
 
 
-def layer(device: torch.device, kind: str, shared: str = "Q8_0") -> Experts:
-    routed, one = (slots("Q4_0", name, count, SIZE, HIDDEN, device)[0] for name, count in ((kind, COUNT), (shared, 1)))
+def layer(device: torch.device, kind: str, shared: str = "Q8_0", size: int = 96) -> Experts:
+    routed, one = (slots("Q4_0", name, count, size, HIDDEN, device)[0] for name, count in ((kind, COUNT), (shared, 1)))
     return Experts((both("F32", COUNT + 1, HIDDEN, device)[0],), routed, one)
 
 
@@ -28,10 +28,10 @@ def routed(device: torch.device) -> Routed:
     return Routed(*(torch.from_numpy(a).to(device) for a in (ids, weights, share.astype(np.float32))))
 
 
-@pytest.mark.parametrize("kind", ["IQ4_NL", "Q8_0"])
-def test_bits_however_it_is_cut(device: torch.device, kind: str) -> None:
-    """With factors, an expert that is absent, and a last block of 32 that is all a row has in its unit."""
-    mine, to = layer(device, kind), routed(device)
+@pytest.mark.parametrize(("kind", "size"), [("IQ4_NL", 96), ("Q8_0", 96), ("IQ4_NL", 384), ("Q4_K", 640)])
+def test_bits_however_it_is_cut(device: torch.device, kind: str, size: int) -> None:
+    """With factors and an expert that is absent. Rows of 3 blocks, which fill no unit, of 12 and 20, made of four."""
+    mine, to = layer(device, kind, size=size), routed(device)
     table, scales = mine.routed.table.clone(), torch.rand(COUNT, 3, device=device)
     table[int(to.ids[1, 1])] = -1
     mine = replace(mine, routed=replace(mine.routed, table=table, scales=scales))
@@ -39,7 +39,7 @@ def test_bits_however_it_is_cut(device: torch.device, kind: str) -> None:
     hidden = gate_up(mine, x, to, usual_cut(TOKENS))
     parts = Parts(down(mine, hidden, to, usual_cut(TOKENS)), to)
     want = add_up(parts, torch.empty(TOKENS, HIDDEN, device=device))
-    for cut in (Cut(rows=64, ahead=1), Cut(rows=64, ahead=9)):
+    for cut in (Cut(rows=64, ahead=1), Cut(rows=64, ahead=9), Cut(rows=64, ahead=2, quads=True)):
         assert torch.equal(sum_down(mine, hidden, to, cut=cut), want), cut
 
 

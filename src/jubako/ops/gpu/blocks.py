@@ -41,16 +41,17 @@ def fetch(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr)
 
 @triton.jit
 def fetch_blocks(
-    base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr, DIRECT: tl.constexpr = False
-):
-    """Everything of block 8·unit + j of `row`, as it lies: (first, second, twos, bits, sub, d).
+    base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr, DIRECT: tl.constexpr = False,
+    UNIT: tl.constexpr = 8,
+):  # fmt: skip
+    """Everything of block UNIT·unit + j of `row`, as it lies: (first, second, twos, bits, sub, d).
 
     base: the matrix, a pointer to bytes; rows, blocks: its size; row and j, which broadcast, are a lane's place; EVEN:
-    no unit is partial; DIRECT: scales are read as they are, instead of in words.
+    no unit is partial; DIRECT: scales are read as they are, instead of in words; UNIT: 8, or 4 if EVEN and DIRECT.
     """
-    there = unit * 8 + j < blocks
+    there = unit * UNIT + j < blocks
     lane = row * blocks + j
-    step = unit * 8  # apart from the lane, so that one address serves units whose number is known
+    step = unit * UNIT  # apart from the lane, so that one address serves units whose number is known
     if not EVEN:
         lane = tl.where(there, lane + step, row * blocks)
         step = 0
@@ -86,7 +87,7 @@ def fetch_blocks(
         if every > 1:
             of_row = tl.cdiv(blocks, every)
             if DIRECT and EVEN and 8 % every == 0:
-                at, more = row * of_row + j // every, unit * (8 // every)
+                at, more = row * of_row + j // every, unit * UNIT // every
             else:
                 at, more = row * of_row + tl.where(there, unit * 8 + j, 0) // every, 0
         d = narrow(scales + size * sub_bytes(TYPE), at, more, d_bytes(TYPE), DIRECT)
@@ -157,6 +158,12 @@ def unpack_words(raw, i, TYPE: tl.constexpr, FORM: tl.constexpr):
         sign = (bit << tl.maximum(2 - i, 0)) >> tl.maximum(i - 2, 0)
         codes = (magnitude & 0x33333333) | (sign & 0x44444444)
         return look_up_eight(codes, table_word(TYPE, 0), table_word(TYPE, 1), FORM)
+    elif is_(TYPE, "IQ1_S", "IQ1_M"):  # 8·grid ± 1
+        up, down = tl.maximum(3 - 2 * i, 0), tl.maximum(2 * i - 3, 0)
+        g = ((sub << (25 - i // 2)) >> 31) & 0x02020202
+        h = ((sub << (23 - i // 2)) >> 31) & 0x02020202
+        first_eights, second_eights = (low << up) >> down, (high << up) >> down
+        return (first_eights & 0x18181818) | (g ^ 0x02020202), (second_eights & 0x18181818) | (h ^ 0x02020202)
     else:
         a = (bit >> i) & 0x01010101
         b = (bit >> (i + 4)) & 0x01010101
@@ -168,10 +175,6 @@ def unpack_words(raw, i, TYPE: tl.constexpr, FORM: tl.constexpr):
             return e, f
         elif is_(TYPE, "Q3_K"):
             return e + a * 4, f + b * 4
-        elif is_(TYPE, "IQ1_S", "IQ1_M"):  # 8·grid ± 1
-            g = 1 - ((sub >> (6 + i // 2)) & 1)
-            h = 1 - ((sub >> (8 + i // 2)) & 1)
-            return e * 8 + g * 0x02020202, f * 8 + h * 0x02020202
         else:
             e4 = first & 0x0F0F0F0F
             f4 = (first >> 4) & 0x0F0F0F0F
