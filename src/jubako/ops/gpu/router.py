@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised
+from .fixed import hold
 from .integer import fma
 from .kinds import plain_type
 from .matrix import Matrix
@@ -43,6 +44,7 @@ def router_kernel(
         own = x + tl.minimum(token + c, tokens - 1) * x_stride + k
         for i in tl.static_range(PIECES):
             columns = columns + (tl.load(own + i * STEP),)
+    hold(tokens, FORM)
     for c in tl.static_range(COLUMNS):
         total = tl.zeros([ROWS, STEP], tl.float32)
         for i in tl.static_range(PIECES):
