@@ -11,13 +11,16 @@ from . import prompt
 from .activation import Quantised, quantize
 from .cuts import divisor
 from .experts import Experts, Routed
+from .fixed import put
 from .kinds import plain_type
 from .linear import Input, launch, long, prompt_of
 from .mathfun import exp
+from .room import elsewhere, found, found_four, leave, own_room
 from .router import fits_router, router_product
 from .target import release, target, wait
 
 PIECE = 4096  # logits of which a program finds the largest
+WARPS = 4  # that choose a token's experts together
 
 
 @triton.jit
@@ -29,59 +32,122 @@ def order_key(x):
 
 
 @triton.jit
+def in_order(keys, numbers):
+    """Both tuples by falling keys, lane by lane; what is equal stays in its order."""
+    COUNT: tl.constexpr = len(keys)
+    for last in tl.static_range(COUNT - 1):
+        after, after_numbers = (), ()
+        key, number = keys[0], numbers[0]
+        for i in tl.static_range(1, COUNT):
+            if i < COUNT - last:
+                larger = keys[i] > key
+                after = after + (tl.where(larger, keys[i], key),)
+                after_numbers = after_numbers + (tl.where(larger, numbers[i], number),)
+                key = tl.where(larger, key, keys[i])
+                number = tl.where(larger, number, numbers[i])
+            else:
+                after = after + (key,)
+                after_numbers = after_numbers + (number,)
+                key, number = keys[i], numbers[i]
+        keys, numbers = after + (key,), after_numbers + (number,)
+    return keys, numbers
+
+
+@triton.jit
 def route_kernel(
-    logits, stride, part_stride, ids, weights, share, table, slots, experts,
-    PARTS: tl.constexpr, SIZE: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr, SHARED: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    logits, stride, part_stride, ids, weights, share, table, slots, experts, outside,
+    PARTS: tl.constexpr, EACH: tl.constexpr, WARPS: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr,
+    WORDS: tl.constexpr, SHARED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program t: the CHOSEN largest logits of token t, the lower expert first where they tie, and their softmax.
 
-    Logits are the sums of PARTS arrays, in order. SHARED: the logit after the experts' goes to share [t], and
-    the chosen experts' slots by `table` to slots [t].
+    Logits are the sums of PARTS arrays, in order, EACH a lane of WARPS warps. SHARED: the logit after the experts' goes
+    to share [t], and the chosen experts' slots by `table` to slots [t].
     """
     release(OVERLAP)
-    wait(OVERLAP)
+    LOWEST: tl.constexpr = -2147483648
+    LIST: tl.constexpr = (CHOSEN + 3) // 4 * 4
     token = tl.program_id(0)
-    e = tl.arange(0, SIZE)
-    x = tl.zeros([SIZE], tl.float32)
-    for part in tl.static_range(PARTS):
-        x += tl.load(logits + part * part_stride + token * stride + e, mask=e < experts, other=0.0)
+    room = own_room(outside, token, WORDS, FORM)
+    wait(OVERLAP)
+    w = tl.arange(0, WARPS)[:, None]
+    lane = tl.arange(0, 32)[None, :]
+    raws, homes = (), ()
+    for i in tl.static_range(EACH):
+        e = (i * WARPS + w) * 32 + lane
+        for part in tl.static_range(PARTS):
+            raws = raws + (tl.load(logits + part * part_stride + token * stride + e, mask=e < experts, other=0.0),)
+        homes = homes + ((tl.load(table + e, mask=e < experts, other=-1) if SHARED else e),)
     if SHARED:
         logit = 0.0
         for part in tl.static_range(PARTS):
             logit += tl.load(logits + part * part_stride + token * stride + experts)
         tl.store(share + token, logit)
-    keys = tl.reshape(tl.where(e < experts, order_key(x), -2147483648), [SIZE // 128, 4, 32])
-    number = tl.reshape(e, [SIZE // 128, 4, 32])
+    keys, numbers = (), ()
+    for i in tl.static_range(EACH):
+        e = (i * WARPS + w) * 32 + lane
+        x = raws[i * PARTS] + 0.0
+        for part in tl.static_range(1, PARTS):
+            x += raws[i * PARTS + part]
+        keys = keys + (tl.where(e < experts, order_key(x), LOWEST),)
+        numbers = numbers + ((e << 16) | ((homes[i] + 1) & 0xFFFF),)  # an expert, and where it is
+    keys, numbers = in_order(keys, numbers)
     place = tl.arange(0, PLACES)[None, :]
-    best_keys = tl.full([4, PLACES], -2147483648, tl.int32)
-    best = tl.full([4, PLACES], SIZE, tl.int32)
-    for rank in tl.static_range(CHOSEN):  # each warp the best of its quarter
-        top = tl.max(tl.max(keys, axis=0), axis=1)
-        same = keys == top[None, :, None]
-        id = tl.min(tl.min(tl.where(same, number, SIZE), axis=0), axis=1)
-        best_keys = tl.where(place == rank, top[:, None], best_keys)
-        best = tl.where(place == rank, id[:, None], best)
-        keys = tl.where(number == id[None, :, None], -2147483648, keys)
-    key = tl.reshape(best_keys, [4 * PLACES])
-    id = tl.reshape(best, [4 * PLACES])
-    above = (key[None, :] > key[:, None]) | ((key[None, :] == key[:, None]) & (id[None, :] < id[:, None]))
-    rank = tl.sum(above.to(tl.int32), axis=1)
-    place = tl.arange(0, PLACES)
-    taken = rank[:, None] == place[None, :]
-    top = tl.sum(tl.where(taken, key[:, None], 0), axis=0)
-    picked = tl.sum(tl.where(taken, id[:, None], 0), axis=0)
-    there = place < CHOSEN
-    value = tl.where(there, tl.where(top >= 0, top, -2147483648 - top).to(tl.float32, bitcast=True), 0.0)
-    first = tl.sum(tl.where(place == 0, value, 0.0), axis=0)
-    part = tl.where(there, exp(value - first, FORM), 0.0)
-    total = 0.0
-    for rank in tl.static_range(CHOSEN):
-        total += tl.sum(tl.where(place == rank, part, 0.0), axis=0)
-    tl.store(ids + token * CHOSEN + place, picked, mask=there)
+    best_keys = tl.full([WARPS, PLACES], LOWEST, tl.int32)
+    best = tl.full([WARPS, PLACES], 2147483647, tl.int32)
+    for rank in tl.static_range(CHOSEN):  # each warp the best of its part
+        top = tl.max(keys[0], axis=1)[:, None]
+        number = tl.min(tl.where(keys[0] == top, numbers[0], 2147483647), axis=1)[:, None]
+        best_keys = tl.where(place == rank, top, best_keys)
+        best = tl.where(place == rank, number, best)
+        taken = numbers[0] == number
+        after, after_numbers = (), ()
+        for i in tl.static_range(EACH - 1):
+            after = after + (tl.where(taken, keys[i + 1], keys[i]),)
+            after_numbers = after_numbers + (tl.where(taken, numbers[i + 1], numbers[i]),)
+        keys = after + (tl.where(taken, LOWEST, keys[EACH - 1]),)
+        numbers = after_numbers + (tl.where(taken, 2147483647, numbers[EACH - 1]),)
+    OTHER: tl.constexpr = WARPS * LIST
+    leave(room, w * LIST + place, best_keys, (place < LIST) & (w >= 0), FORM)
+    leave(room, OTHER + w * LIST + place, best, (place < LIST) & (w >= 0), FORM)
+    tl.debug_barrier()
+    n = tl.arange(0, WARPS * PLACES)[:, None]
+    half = tl.arange(0, 2)[None, :]  # of the other lists
+    at = n // PLACES * LIST + tl.minimum(n % PLACES, LIST - 1) + half * 0
+    key = found(room, at, FORM).to(tl.int32, bitcast=True)
+    number = found(room, OTHER + at, FORM).to(tl.int32, bitcast=True)
+    rank = at * 0
+    first = at * 0 + LOWEST
+    for warp in tl.static_range(WARPS // 2):
+        for four in tl.static_range(LIST // 4):
+            those = at * 0 + (half * (WARPS // 2) + warp) * LIST + four * 4
+            others, places = found_four(room, those, FORM), found_four(room, those + OTHER, FORM)
+            if four == 0:
+                first = tl.maximum(first, others[0])
+            for i in tl.static_range(4):
+                if four * 4 + i < CHOSEN:
+                    above = (others[i] > key) | ((others[i] == key) & (places[i] < number))
+                    rank += above.to(tl.int32)
+    rank = tl.sum(rank, axis=1)[:, None] + half * 0
+    first = tl.max(first, axis=1)[:, None] + half * 0
+    there = (n % PLACES < CHOSEN) & (rank < CHOSEN) & (half == 0)
+    part = exp(number_of(key) - number_of(first), FORM)
+    leave(room, OTHER * 2 + rank, part, there, FORM)
+    tl.debug_barrier()
+    total = at * 0.0
+    for i in tl.static_range(CHOSEN):
+        total += found(room, OTHER * 2 + i + at * 0, FORM)
+    to = token * CHOSEN + rank
     if SHARED:
-        tl.store(slots + token * CHOSEN + place, tl.load(table + picked, mask=there, other=-1), mask=there)
-    tl.store(weights + token * CHOSEN + place, tl.div_rn(part, total + part * 0.0), mask=there)
+        put(slots + to, (number & 0xFFFF) - 1, there, FORM)
+    put(ids + to, number >> 16, there, FORM)
+    put(weights + to, tl.div_rn(part, total), there, FORM)
+
+
+@triton.jit
+def number_of(key):
+    """The float of an `order_key`."""
+    return tl.where(key >= 0, key, -2147483648 - key).to(tl.float32, bitcast=True)
 
 
 def route(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,15 +159,17 @@ def route(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def _route(parts: torch.Tensor, k: int, experts: int, table: torch.Tensor | None) -> Routed:
     """Of logits whose parts are [parts, T, experts], or with a table of slots [parts, T, experts + 1]."""
     tokens = parts.shape[1]
+    assert experts < 1 << 15, f"{experts} experts and their slots are not told by 32 bits"
     ids = torch.empty(tokens, k, dtype=torch.int32, device=parts.device)
     weights = torch.empty(tokens, k, device=parts.device)
     share, slots = torch.empty(tokens, device=parts.device), torch.empty_like(ids)
-    to = target(parts.device)
+    to, places = target(parts.device), triton.next_power_of_2(k)
+    words = WARPS * -(-k // 4) * 8 + places
     route_kernel[(tokens,)](
         parts, parts.stride(1), parts.stride(0), ids, weights, share, ids if table is None else table, slots, experts,
-        PARTS=parts.shape[0],
-        SIZE=max(128, triton.next_power_of_2(experts)), CHOSEN=k, PLACES=triton.next_power_of_2(k),
-        SHARED=table is not None, FORM=to.form, OVERLAP=to.overlap, num_warps=4, **to.options,
+        elsewhere(to, tokens, words, parts.device), PARTS=parts.shape[0],
+        EACH=max(1, triton.next_power_of_2(experts) // (WARPS * 32)), WARPS=WARPS, CHOSEN=k, PLACES=places, WORDS=words,
+        SHARED=table is not None, FORM=to.form, OVERLAP=to.overlap, num_warps=WARPS, **to.options,
     )  # fmt: skip
     return Routed(ids, weights, share, None if table is None else slots)
 
