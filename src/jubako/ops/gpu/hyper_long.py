@@ -14,16 +14,17 @@ import torch
 import triton
 import triton.language as tl
 
-from .activation import joined
-from .fixed import add_block, column_codes, fetch_blocks, hold, of_column, parts_of_codes, put
+from .fixed import add_block, fetch_blocks, hold, pack, parts_of_codes, put, quick_inverse
 from .integer import fma
 from .plain import numbers_at
+from .room import added, elsewhere, found, found_two, leave, leave_bytes, own_room
 from .target import release, target, wait
+from .tensor import words_of
 
 if TYPE_CHECKING:
     from .hyper import HyperMix
 
-REST = 8  # values of a part behind its rows: the sum of squares, then those of up to seven rows more
+REST = tl.constexpr(16)  # values of a part behind its rows: the sum of squares, those of up to seven rows more, a gap
 
 
 @triton.jit
@@ -40,10 +41,37 @@ def fresh(raw, strength, PENDING: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
+def leave_block(
+    x, room, i, SCALES: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr,
+    FORM: tl.constexpr,
+):  # fmt: skip
+    """Blocks x float32 [(warp, column), 32], the i-th of each warp, as codes: bytes [i, warp, column, low or high, 32];
+    behind SCALES words a scale [i, warp, column]."""
+    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1).to(tl.float32, bitcast=True)[:, None]
+    block = i * WARPS * COLUMNS + tl.arange(0, WARPS * COLUMNS)[:, None]
+    k = tl.arange(0, 32)[None, :]
+    leave(room, SCALES + block + k * 0, (largest + k * 0.0) * (1.0 / 32385.0), (k == 0) & (block >= 0), FORM)
+    inverse = quick_inverse(largest + k * 0.0, FORM)
+    if COLUMNS == 4 and FORM == 4:  # a lane has four neighbours
+        four = words_of(tl.reshape(x, [1, WARPS * COLUMNS, 8, 4]))
+        every = words_of(tl.reshape(inverse, [1, WARPS * COLUMNS, 8, 4]))[0]
+        m = tl.arange(0, 8)[None, None, :]
+        at = block[None, :, :] * 16 + m
+        for part in tl.static_range(2):
+            magic, select = parts_of_codes(m * 0 + part)
+            leave(room, at + part * 8, pack(four, every, magic, select, FORM), at >= 0, FORM)
+    else:
+        at = block * 64 + k
+        leave_bytes(room, at, fma(x, inverse, 12582912.0 + 0.0 * x, FORM).to(tl.int32, bitcast=True), FORM)
+        leave_bytes(room, at + 32, fma(x, inverse, 12583040.0 + 0.0 * x, FORM).to(tl.int32, bitcast=True) >> 8, FORM)
+
+
+@triton.jit
 def rows_of_part(
-    streams, gamma, output, inject, down, down_scale, rank, partial, stride, tile, part, token, tokens, hidden,
-    STREAMS: tl.constexpr, PARTS: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr, TILES: tl.constexpr,
-    COLUMNS: tl.constexpr, PENDING: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    streams, gamma, output, inject, down, down_scale, rank, partial, room, tile, part, token, tokens, hidden,
+    STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr,
+    TILES: tl.constexpr, COLUMNS: tl.constexpr, PENDING: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """16·TILES rows over a part of a stream, for COLUMNS tokens."""
     stream = part // PARTS
@@ -55,75 +83,90 @@ def rows_of_part(
     for r in tl.static_range(TILES):
         top = tl.minimum((tile * TILES + r) * 16, tl.cdiv(rank, 16) * 16 - 16)
         raws = raws + (fetch_blocks(down, rank, STREAMS * hidden // 64, top, first, t, g, BLOCKS),)
-    own = (first * 32 + t * 8)[:, :, :, None] + (g * 0)[:, :, :, None] + tl.arange(0, 4)
+    n = tl.arange(0, WARPS * COLUMNS)[:, None]
+    k = (part * WARPS + n // COLUMNS) * (BLOCKS * 32) + tl.arange(0, 32)[None, :]
+    owner = tl.minimum(token + n % COLUMNS, tokens - 1)
     factors = ()
     for i in tl.static_range(BLOCKS):
-        factors = factors + ((tl.load(gamma + own + i * 32), tl.load(gamma + own + (i * 32 + 4))),)
+        factors = factors + (tl.load(gamma + k + i * 32),)
     wait(OVERLAP)
-    owner = tl.minimum(token + tl.minimum(g // 2, COLUMNS - 1), tokens - 1)[:, :, :, None]
     line = owner * STREAMS + stream
-    h = own - stream * hidden
     numbers = ()
     for i in tl.static_range(BLOCKS):
-        near = fetch_fresh(streams, output, line, hidden, owner, h + i * 32, PENDING)
-        far = fetch_fresh(streams, output, line, hidden, owner, h + (i * 32 + 4), PENDING)
-        numbers = numbers + ((near, far),)
-    strength = tl.load(inject + line) if PENDING else 0.0
+        numbers = numbers + (fetch_fresh(streams, output, line, hidden, owner, k - stream * hidden + i * 32, PENDING),)
+    strengths = ()  # numbers, which have no order of lanes of their own
+    for c in tl.static_range(COLUMNS if PENDING else 0):
+        strengths = strengths + (tl.load(inject + tl.minimum(token + c, tokens - 1) * STREAMS + stream),)
     hold(tokens, FORM)
-    magic, select = parts_of_codes(g)
+    strength = n * 0.0
+    for c in tl.static_range(len(strengths)):
+        strength = tl.where(n % COLUMNS == c, strengths[c], strength)
+    SCALES: tl.constexpr = BLOCKS * WARPS * COLUMNS * 16  # where they begin
+    SUMS: tl.constexpr = BLOCKS * WARPS * COLUMNS * 17
+    for i in tl.static_range(BLOCKS):
+        x = fresh(numbers[i], strength, PENDING, FORM) * factors[i]
+        leave_block(x, room, i, SCALES, BLOCKS, WARPS, COLUMNS, FORM)
+    tl.debug_barrier()
     zero = tl.zeros([4, 8, WARPS], tl.float32)
     sums = ()
     for _ in tl.static_range(TILES):
         sums = sums + ((zero, zero),)
     for i in tl.static_range(BLOCKS):
-        near = fresh(numbers[i][0], strength, PENDING, FORM) * factors[i][0]
-        far = fresh(numbers[i][1], strength, PENDING, FORM) * factors[i][1]
-        x, scale = column_codes(near, far, magic, select, FORM)
-        d = of_column(scale, t, FORM)
+        mine = (i * WARPS + w) * COLUMNS
+        x = found_two(room, (mine + tl.minimum(g // 2, COLUMNS - 1)) * 16 + g % 2 * 8 + t * 2, FORM)
+        d = found(room, SCALES + mine + tl.minimum(t, COLUMNS - 1) + g * 0, FORM)
         after = ()
         for r in tl.static_range(TILES):
             after = after + (add_block(sums[r], raws[r][i], x, d, FORM),)
         sums = after
-    row = tl.arange(0, 8)[None, :, None] + tl.arange(0, 2)[None, None, :] * 8
-    c = tl.arange(0, 4)[:, None, None]
-    at = partial + (part * tokens + token + c) * stride + row
+    ROWS: tl.constexpr = 16 * TILES
+    WIDE: tl.constexpr = ROWS + 8  # a column's, so that lanes of four columns meet no bank twice
     for r in tl.static_range(TILES):
-        top = (tile * TILES + r) * 16
-        y = tl.sum(tl.join(sums[r][0], sums[r][1]), axis=2)
-        there = (top + row < rank) & (c < COLUMNS) & (token + c < tokens)
-        if SCALED:
-            y *= tl.load(down_scale + tl.minimum(top + row, rank - 1))
-        put(at + top, y, there, FORM)
+        at = SUMS + (w * COLUMNS + t) * WIDE + (r * 16 + g)
+        leave(room, at, sums[r][0], (t < COLUMNS) & (at >= 0), FORM)
+        leave(room, at + 8, sums[r][1], (t < COLUMNS) & (at >= 0), FORM)
+    tl.debug_barrier()
+    c = tl.arange(0, COLUMNS)[:, None]
+    row = tl.arange(0, ROWS)[None, :]
+    each = ()
+    for i in tl.static_range(WARPS):
+        each = each + (found(room, SUMS + (i * COLUMNS + c) * WIDE + row, FORM),)
+    y = added(each)
+    top = tile * ROWS
+    if SCALED:
+        y *= tl.load(down_scale + tl.minimum(top + row, rank - 1))
+    there = (top + row < rank) & (token + c < tokens)
+    put(partial + (((token + c) * (STREAMS * PARTS) + part) * STRIDE + (top + row)), y, there, FORM)
 
 
 @triton.jit
 def rest_of_part(
-    streams, gamma, output, inject, add, partial, stride, add_at, part, token, tokens, hidden,
-    STREAMS: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr,
+    streams, gamma, output, inject, add, partial, room, part, token, tokens, hidden,
+    STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr,
     PENDING: tl.constexpr, ADD: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A token's sum of squares over a part, and the products of the rows of `add`."""
     stream = part // PARTS
-    k = part * SIZE + tl.arange(0, STEP)
+    w = tl.arange(0, WARPS)[:, None]
+    k = (part * WARPS + w) * (BLOCKS * 32) + tl.arange(0, 32)[None, :]
     weights = ()
     factors = ()
-    for i in tl.static_range(SIZE // STEP):
-        factors = factors + (tl.load(gamma + (k + i * STEP)),)
+    for i in tl.static_range(BLOCKS):
+        factors = factors + (tl.load(gamma + k + i * 32),)
         for row in tl.static_range(STREAMS if ADD >= 0 else 0):
-            weights = weights + (numbers_at(add, row * STREAMS * hidden + k + i * STEP, ADD),)
+            weights = weights + (numbers_at(add, row * STREAMS * hidden + k + i * 32, ADD),)
     wait(OVERLAP)
     line = token * STREAMS + stream
     raws = ()
-    for i in tl.static_range(SIZE // STEP):
-        h = k - stream * hidden + i * STEP
-        raws = raws + (fetch_fresh(streams, output, line, hidden, token, h, PENDING),)
+    for i in tl.static_range(BLOCKS):
+        raws = raws + (fetch_fresh(streams, output, line, hidden, token, k - stream * hidden + i * 32, PENDING),)
     strength = tl.load(inject + line) if PENDING else 0.0
     hold(tokens, FORM)
-    zero = tl.zeros([STEP], tl.float32)
+    zero = tl.zeros([WARPS, 32], tl.float32)
     sums = ()
     for _ in tl.static_range(8):
         sums = sums + (zero,)
-    for i in tl.static_range(SIZE // STEP):
+    for i in tl.static_range(BLOCKS):
         x = fresh(raws[i], strength, PENDING, FORM)
         y = x * factors[i]
         after = (fma(x, x, sums[0], FORM),)
@@ -132,34 +175,44 @@ def rest_of_part(
         for _ in tl.static_range(7 - (STREAMS if ADD >= 0 else 0)):
             after = after + (zero,)
         sums = after
-    total = tl.sum(tl.reshape(joined(sums), [STEP, 8]), axis=0)
-    tl.store(partial + (part * tokens + token) * stride + add_at + tl.arange(0, 8), total)
+    for j in tl.static_range(1 + (STREAMS if ADD >= 0 else 0)):
+        total = tl.sum(sums[j], axis=1)
+        at = tl.arange(0, WARPS) * 8 + j
+        leave(room, at, total, at >= 0, FORM)
+    tl.debug_barrier()
+    j = tl.arange(0, 8)
+    each = ()
+    for i in tl.static_range(WARPS):
+        each = each + (found(room, i * 8 + j, FORM),)
+    y = tl.where(j < 1 + (STREAMS if ADD >= 0 else 0), added(each), 0.0)
+    tl.store(partial + (token * (STREAMS * PARTS) + part) * STRIDE + (STRIDE - REST) + j, y)
 
 
 @triton.jit
 def long_part_kernel(
-    streams, gamma, output, inject, down, down_scale, rank, add, partial, stride, add_at, tiles, tokens, hidden,
-    STREAMS: tl.constexpr, PARTS: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr, TILES: tl.constexpr,
-    COLUMNS: tl.constexpr, PENDING: tl.constexpr, ADD: tl.constexpr, STEP: tl.constexpr,
+    streams, gamma, output, inject, down, down_scale, rank, add, partial, outside, tiles, tokens, hidden,
+    STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr,
+    TILES: tl.constexpr, COLUMNS: tl.constexpr, WORDS: tl.constexpr, PENDING: tl.constexpr, ADD: tl.constexpr,
     SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (i, part, c): 16·TILES rows of COLUMNS tokens over a part of a stream, PARTS a stream, into partial
-    [parts, T, stride]; from i = tiles on, a token's: its sum of squares and the rows of `add`, to add_at on.
+    [T, parts, STRIDE]; from i = tiles on, a token's: its sum of squares and the rows of `add`, behind the rows.
     """
     release(OVERLAP)
     tile = tl.program_id(0)
     part = tl.program_id(1)
     token = tl.program_id(2) * COLUMNS
+    room = own_room(outside, tokens * 0, WORDS, FORM)
     if tile < tiles:
         rows_of_part(
-            streams, gamma, output, inject, down, down_scale, rank, partial, stride, tile, part, token, tokens, hidden,
-            STREAMS, PARTS, BLOCKS, WARPS, TILES, COLUMNS, PENDING, SCALED, FORM, OVERLAP,
+            streams, gamma, output, inject, down, down_scale, rank, partial, room, tile, part, token,
+            tokens, hidden, STREAMS, PARTS, STRIDE, BLOCKS, WARPS, TILES, COLUMNS, PENDING, SCALED, FORM, OVERLAP,
         )  # fmt: skip
     else:
         rest_of_part(
-            streams, gamma, output, inject, add, partial, stride, add_at, part,
+            streams, gamma, output, inject, add, partial, room, part,
             tl.minimum(token + tile - tiles, tokens - 1), tokens, hidden,
-            STREAMS, PARTS, BLOCKS * WARPS * 32, STEP, PENDING, ADD, FORM, OVERLAP,
+            STREAMS, PARTS, STRIDE, BLOCKS, WARPS, PENDING, ADD, FORM, OVERLAP,
         )  # fmt: skip
 
 
@@ -176,33 +229,40 @@ class Cut:
         """Numbers of a stream that a program reads."""
         return self.warps * self.blocks * 32
 
+    def words(self, columns: int) -> int:
+        """Of a program's room."""
+        return self.warps * columns * (self.blocks * 17 + 16 * self.tiles + 8)
 
-def cut_for(hidden: int) -> Cut:
-    """The widest cut that divides a stream."""
+
+def cut_for(mix: HyperMix, columns: int) -> Cut:
+    """The widest cut that divides a stream; a single column's programs are half as wide, and add up in the same order
+    unless sums have factors of their own."""
+    widest = 4 if columns == 1 and mix.down.scale is None else 8
     for blocks in (5, 4, 2, 1):
         for warps in (8, 4, 2, 1):
-            if hidden % (warps * blocks * 32) == 0:
-                return Cut(warps, blocks)
-    raise AssertionError(f"hidden size {hidden} is not a multiple of 32")
+            if mix.hidden % (warps * blocks * 32) == 0:
+                return Cut(min(warps, widest), blocks)
+    raise AssertionError(f"hidden size {mix.hidden} is not a multiple of 32")
 
 
 def long_parts(
     streams: torch.Tensor, mix: HyperMix, inject: torch.Tensor | None, output: torch.Tensor | None, columns: int,
     cut: Cut,
 ) -> torch.Tensor:  # fmt: skip
-    """What the gates start from: float32 [parts, T, rows in whole tiles + REST], of the streams [T, S, H] with `output`
+    """What the gates start from: float32 [T, parts, rows in whole tiles + REST], of the streams [T, S, H] with `output`
     [T, H] added by inject [T, S]; which are left as they are."""
     tokens, count, hidden = streams.shape
     to, rank, add, per = target(streams.device), mix.down.rows, mix.inject, hidden // cut.size
     at = -(-rank // 16) * 16
-    parts = torch.empty(count * per, tokens, at + REST, device=streams.device)
+    parts = torch.empty(tokens, count * per, at + REST.value, device=streams.device)
+    words = cut.words(columns)
     tiles = -(-rank // (16 * cut.tiles))
     long_part_kernel[(tiles + columns, count * per, -(-tokens // columns))](
         streams, mix.norm, parts if output is None else output, parts if inject is None else inject,
         mix.down.data, mix.down.scale_or_data, rank, mix.down.data if add is None else add.data,
-        parts, parts.stride(1), at, tiles, tokens, hidden,
-        STREAMS=count, PARTS=per, BLOCKS=cut.blocks, WARPS=cut.warps, TILES=cut.tiles, COLUMNS=columns,
-        PENDING=output is not None, ADD=-1 if add is None else add.type.id, STEP=min(cut.size & -cut.size, 1024),
+        parts, elsewhere(to, 1, words, streams.device), tiles, tokens, hidden,
+        STREAMS=count, PARTS=per, STRIDE=at + REST.value, BLOCKS=cut.blocks, WARPS=cut.warps, TILES=cut.tiles,
+        COLUMNS=columns, WORDS=words, PENDING=output is not None, ADD=-1 if add is None else add.type.id,
         SCALED=mix.down.scale is not None, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.warps, **to.options,
     )  # fmt: skip
     return parts
