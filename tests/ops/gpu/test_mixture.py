@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -204,14 +204,27 @@ def test_what_waits_for_the_next_mix(device: torch.device) -> None:
     assert same_bits(got, want)
 
 
-def test_routes(device: torch.device) -> None:
-    """Ties to the lower expert, NaN last, weights to the bit."""
-    logits = np.random.default_rng(0).standard_normal((3, 37)).astype(np.float32)
-    logits[1, 5] = logits[1, 30] = 9
+@pytest.mark.parametrize(("count", "chosen"), [(37, 5), (300, 12), (512, 10)])
+def test_routes(count: int, chosen: int, device: torch.device) -> None:
+    """Ties to the lower expert, in one lane, in one warp and across them; NaN last, behind -inf; weights to the bit."""
+    logits = np.random.default_rng(0).standard_normal((4, count)).astype(np.float32)
+    logits[0, [5, 30]] = 9
+    logits[1, [5, 36, 5 + 128, 5 + 256] if count > 261 else [5, 36]] = 9
     logits[2, 3] = np.nan
-    want_ids, want_weights = _cpu.route(logits, 5)
-    ids, weights = route(torch.from_numpy(logits).to(device), 5)
+    logits[2, chosen:] = -np.inf  # so that these are chosen, too, and what is no number is not
+    logits[3] = 0.25
+    want_ids, want_weights = _cpu.route(logits, chosen)
+    ids, weights = route(torch.from_numpy(logits).to(device), chosen)
     assert np.array_equal(ids.cpu().numpy(), want_ids) and same_bits(weights, want_weights)
+
+
+def test_absent_experts_have_no_slot(device: torch.device) -> None:
+    layer = mixture("Q8_0", "Q8_0", "Q8_0", 1, device).layer
+    table = torch.where(layer.routed.table % 2 == 0, layer.routed.table, -1)
+    x = torch.from_numpy(np.random.default_rng(1).standard_normal((2, HIDDEN)).astype(np.float32)).to(device)
+    router, _ = both("F32", COUNT + 1, HIDDEN, device, 11)
+    routed = route_experts(Experts((router,), replace(layer.routed, table=table), layer.shared), x, CHOSEN)
+    assert torch.equal(routed.slots_in(table), table[routed.ids.long()]) and (routed.slots_in(table) < 0).any()
 
 
 @pytest.mark.parametrize(("tokens", "kind", "cols"), [(2, "F32", HIDDEN), (18, "F32", HIDDEN), (5, "BF16", 1024)])
