@@ -21,6 +21,7 @@ TOOL = Path(__file__).parents[3] / "tools" / "compile_kernels.py"
         ("cuda:90", "product and mix, 4"),
         ("cuda:90", "prompt: delta net"),
         ("cuda:90", "delta net"),
+        ("cuda:90", "attention, 8 bit"),
         ("cuda:90", "drafts: between"),
         ("hip:gfx1030", "route"),
     ],
