@@ -29,7 +29,7 @@ READ = {
     # parts, slots, positions: of the step's table, see SHUT; pages, cells: no step writes them; the others are weights,
     # or a layer's own, and rest since the step before
     "_gdn_columns": {
-        "parts", "memory", "past_k", "past_u", "past_decay", "conv", "taps", "dt_bias", "a",
+        "parts", "memory", "past_k", "past_u", "past_decay", "conv", "taps", "dt_bias", "a", "norm",
     },
     "_prepare": {
         "slots", "positions", "pages", "cells", "raw", "frequencies", "q_gamma", "k_gamma", "index_q_gamma",
