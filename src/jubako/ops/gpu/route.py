@@ -111,16 +111,15 @@ def route_kernel(
     leave(room, w * LIST + place, best_keys, (place < LIST) & (w >= 0), FORM)
     leave(room, OTHER + w * LIST + place, best, (place < LIST) & (w >= 0), FORM)
     tl.debug_barrier()
-    n = tl.arange(0, WARPS * PLACES)[:, None]
-    half = tl.arange(0, 2)[None, :]  # of the other lists
-    at = n // PLACES * LIST + tl.minimum(n % PLACES, LIST - 1) + half * 0
+    n = tl.arange(0, WARPS * PLACES)
+    at = n // PLACES * LIST + tl.minimum(n % PLACES, LIST - 1)
     key = found(room, at, FORM).to(tl.int32, bitcast=True)
     number = found(room, OTHER + at, FORM).to(tl.int32, bitcast=True)
     rank = at * 0
     first = at * 0 + LOWEST
-    for warp in tl.static_range(WARPS // 2):
+    for warp in tl.static_range(WARPS):
         for four in tl.static_range(LIST // 4):
-            those = at * 0 + (half * (WARPS // 2) + warp) * LIST + four * 4
+            those = at * 0 + (warp * LIST + four * 4)
             others, places = found_four(room, those, FORM), found_four(room, those + OTHER, FORM)
             if four == 0:
                 first = tl.maximum(first, others[0])
@@ -128,9 +127,7 @@ def route_kernel(
                 if four * 4 + i < CHOSEN:
                     above = (others[i] > key) | ((others[i] == key) & (places[i] < number))
                     rank += above.to(tl.int32)
-    rank = tl.sum(rank, axis=1)[:, None] + half * 0
-    first = tl.max(first, axis=1)[:, None] + half * 0
-    there = (n % PLACES < CHOSEN) & (rank < CHOSEN) & (half == 0)
+    there = (n % PLACES < CHOSEN) & (rank < CHOSEN)
     part = exp(number_of(key) - number_of(first), FORM)
     leave(room, OTHER * 2 + rank, part, there, FORM)
     tl.debug_barrier()
