@@ -1,4 +1,4 @@
-"""Products of Q8_0 in tiles with columns of floats, which become sixteen-bit codes in the lanes that need them.
+"""What products of Q8_0 in tiles with columns of floats are made of, which become sixteen-bit codes on the way.
 
 Codes are those of `activation.Quantised` but for the last bit of scales; tensors lie as in tensor.py: [t 4, g 8, w],
 t + 4·g a lane, w warps. Lane g = (column, low or high bytes), thread t has weights 8t to 8t + 7 of a block.
@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .activation import rounded
 from .integer import fma
-from .tensor import plain_dot, words_of
+from .tensor import plain_dot
 
 
 @triton.constexpr_function
@@ -108,29 +108,6 @@ def parts_of_codes(g):
 def larger(a, b):
     """The larger magnitude; a NaN is the largest."""
     return tl.maximum(tl.abs(a), tl.abs(b), propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def column_codes(near, far, magic, select, FORM: tl.constexpr):
-    """A block of columns, eight numbers a thread [t, g, w, 4] twice, as two words a lane and scales [1, g, w]."""
-    a, b = words_of(near), words_of(far)
-    most = larger(larger(larger(a[0], a[1]), larger(a[2], a[3])), larger(larger(b[0], b[1]), larger(b[2], b[3])))
-    largest = tl.max(most.to(tl.int32, bitcast=True), axis=0).to(tl.float32, bitcast=True)[None, :, :]
-    inverse = quick_inverse(largest, FORM)
-    return (pack(a, inverse, magic, select, FORM), pack(b, inverse, magic, select, FORM)), largest * (1.0 / 32385.0)
-
-
-@triton.jit
-def of_column(d, t, FORM: tl.constexpr):
-    """Scales [1, g = (column, part), w] where their products lie: [t = column, g, w]."""
-    if FORM == 4:
-        lane = t * 8 + tl.zeros([4, 8, d.shape[2]], tl.int32)
-        return tl.inline_asm_elementwise(
-            "shfl.sync.idx.b32 $0, $1, $2, 31, -1;", "=f,f,r", [d, lane], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        each = tl.max(tl.reshape(d, [4, 2, d.shape[2]]), axis=1)
-        return tl.broadcast_to(each[:, None, :], [4, 8, d.shape[2]])
 
 
 @triton.jit
