@@ -34,6 +34,7 @@ import draft_kernels
 import state_kernels
 from descriptors import check_descriptors
 from early import check_early
+from rooms import check_rooms
 
 import jubako.ops.gpu.launch
 from jubako import _cpu
@@ -197,7 +198,7 @@ def absent(tokens: int) -> None:
     away = Away(0, Mailbox.of(CHOSEN, HIDDEN, cpu), torch.zeros(EXPERTS, dtype=torch.int32), link)
     own, x = replace(mine, away=away), room_for(tokens, HIDDEN, False, cpu)
     parts_of(own, x, routed(tokens))
-    parts_of(own, x, routed(tokens), beside=Beside(True, lambda: True, lambda: None))
+    parts_of(own, x, routed(tokens), beside=Beside(True, *[lambda: None] * 3))
     foresee(routed(tokens), own)
     fetch_ahead(link, mine.routed)
 
@@ -316,6 +317,7 @@ def compiled(launch: Recorded, to: GPUTarget) -> Compiled:
         check_descriptors(made.asm["ptx"], cubin)
         if launch.options.get("launch_pdl"):
             check_early(made.asm["ptx"], launch.kernel.__name__, launch.pointers)
+        check_rooms(made.asm["ptx"], launch.kernel.__name__)
         usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
     return Compiled(made.name, found["REG"], made.metadata.shared, found["STACK"], seconds)

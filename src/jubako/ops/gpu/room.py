@@ -1,5 +1,6 @@
 """Words that the lanes of a program leave for one another, with one barrier in between: in shared memory of which the
-compiler knows nothing, as its own ways from one order of lanes to another take several barriers each.
+compiler knows nothing, as its own ways from one order of lanes to another take several barriers each. tools/rooms.py
+holds kernels to theirs.
 
 Elsewhere than on CUDA (AMD's cards, the interpreter) they lie in a tensor.
 """

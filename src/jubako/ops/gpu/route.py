@@ -173,6 +173,7 @@ def _route(parts: torch.Tensor, k: int, experts: int, table: torch.Tensor | None
 
 def route_experts(layer: Experts, x: Input, k: int) -> Routed:
     """The experts of x [T, H] by the layer's router, whose rows are few and long: quantised ones are read in parts."""
+    assert len(layer.routed.data) < 0xFFFF, "a slot is told by 16 bits"
     if long(x):
         return _route(prompt.multiply(layer.router, prompt_of(x))[None], k, layer.count, layer.routed.table)
     assert not isinstance(x, prompt.Halves)

@@ -1,0 +1,22 @@
+"""Whether a barrier lies between what lanes leave in shared memory by hand (`ops/gpu/room.py`) and where it is found.
+
+The compiler knows nothing of that memory, so nothing but the order of instructions keeps both apart.
+"""
+
+from __future__ import annotations
+
+import re
+
+ROOM = re.compile(r"\.shared \.align 16 \.b32 room\[")
+STEPS = re.compile(r"\b(?:(st\.shared)|(ld\.shared)|(bar\.sync|barrier\.sync))\b")
+
+
+def check_rooms(ptx: str, name: str) -> None:
+    """Refuse a kernel with a room that reads shared memory behind a write with no barrier in between."""
+    if not ROOM.search(ptx):
+        return
+    left = False
+    for step in STEPS.finditer(ptx):
+        if step[2] and left:
+            raise RuntimeError(f"{name}: words are looked for in shared memory before all lanes have left theirs")
+        left = step[1] is not None or (left and step[3] is None)
