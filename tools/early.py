@@ -23,7 +23,7 @@ READ = {
     "gate_up_kernel": {"shared"},
     # slots, weights, share: `gate_up_kernel`, which comes before, begins to release when the router's choice is there
     "down_kernel": {"shared", "pool", "slots"},
-    "sum_down_kernel": {"shared", "pool", "slots", "weights", "share", "passes"},
+    "sum_down_kernel": {"shared", "pool", "slots", "weights", "share", "passes", "notes"},
     # passes: counted before a step's first launches, which wait for that
     "sum_kernel": {"passes"},
     # parts, slots, positions: of the step's table, see SHUT; pages, cells: no step writes them; the others are weights,

@@ -32,7 +32,8 @@ class Balance:
         self.fetching, self.looking = fetching_seconds(boxes), looking_seconds(boxes.counts.device)
         self.waiting = 0.0
         self._seen = self._read()
-        self._notes = torch.zeros(8, dtype=torch.int32, pin_memory=boxes.counts.device.type == "cuda")
+        state = boxes.mailbox.state
+        self._notes = torch.zeros(state.shape, dtype=state.dtype, pin_memory=state.is_cuda)
         self._noted = self._notes.numpy().copy()
 
     def set(self, share: float) -> None:
@@ -46,7 +47,7 @@ class Balance:
         requests, experts, seconds = (new - old for new, old in zip(now, self._seen, strict=True))
         if not self.fetching or requests < FEWEST or experts == 0:
             return
-        looks, programs = (self._notes.numpy() - self._noted).astype(np.int64)[6:].tolist()  # they may wrap
+        looks, programs = (self._notes.numpy() - self._noted).astype(np.int64)[6:8].tolist()  # they may wrap
         self._seen, self._noted = now, self._notes.numpy().copy()
         self._notes.copy_(self.boxes.mailbox.state, non_blocking=True)
         if programs:
@@ -72,7 +73,7 @@ def fetching_seconds(boxes: Boxes, runs: int = 3) -> float:
     for run in range(1 + runs):
         if run == 1:
             start.record()
-        fetch(link, boxes.residents.slots(layer), count)
+        fetch(link, boxes.residents.slots(layer))
     end.record()
     end.synchronize()
     link.fetched[0] = 0

@@ -1,10 +1,11 @@
 """Experts that are not in device memory: asked of the CPU's threads while the GPU computes its own.
 
-    route ─► ring: ids, rows of x, bell ─► gate, up, down of what is in slots ─► collect: wait for `done`, copy rows
+    route ─► ask: ids, rows of x, bell ─► gate, up, down of what is in slots ─► wait for `done`, add their rows
                      └──────────► threads (csrc/expert_threads.h): the absent experts' rows ──────────┘
 
 All of it lies in a captured graph. Requests are counted, on the device and in the words that both sides see, so nothing
 is reset between replays. When no expert of a step's tokens is absent the bell does not ring and nothing waits.
+The launch that asks is in link.py, as it brings some of the absent experts itself.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -17,8 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .activation import Quantised
-from .launch import COLUMNS, power_of_two, without_overlap
+from .launch import COLUMNS, power_of_two
 from .target import interpreted, release, target, wait
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Words of the mailbox, as csrc/expert_threads.h has them.
 BELL, DONE, ERROR, LAYER, TOKENS, WORDS = 0, 16, 32, 48, 49, 64
+ANSWERED, NOTES = 8, 16  # the device's note of the latest request answered, and how many notes there are
+ASKED, NOBODYS = -1, -2  # in place of a slot: the threads were asked; a use that is none
 AHEAD = 4  # experts of a layer that are fetched before it asks for them, at most (foresight.py)
 PATIENCE = 4_000_000  # looks at `done`, about a microsecond each, before the GPU gives up
 TROUBLES = {
@@ -44,10 +46,10 @@ class Mailbox:
     ids    int32 [16, k], negative where an expert is not asked for
     x      float32 [16, H], what the experts read
     rows   float32 [16·k, H], their outputs
-    state  int32 [8] on the device: number of the latest request, that of the one to wait for (0: none), how many of
+    state  int32 [NOTES] on the device: number of the latest request, that of the one to wait for (0: none), how many of
            1,024 absent experts the GPU fetches itself (link.py), how many at most before a layer asks (foresight.py),
            how many it has fetched so, how many of those were asked for; looks at `done` that found nothing, and by how
-           many programs
+           many programs; number of the latest request whose rows are there
     """
 
     words: torch.Tensor
@@ -69,7 +71,7 @@ class Mailbox:
             shared(COLUMNS, chosen, dtype=torch.int32),
             shared(COLUMNS, hidden, dtype=torch.float32),
             shared(COLUMNS * chosen, hidden, dtype=torch.float32),
-            torch.zeros(8, dtype=torch.int32, device=device),
+            torch.zeros(NOTES, dtype=torch.int32, device=device),
         )
 
     def threads(self, layers: list[_cpu.ExpertLayer]) -> _cpu.ExpertThreads:
@@ -78,6 +80,11 @@ class Mailbox:
 
         words = self.words.numpy().view("uint32")
         return _cpu.ExpertThreads(words, self.ids.numpy(), self.x.numpy(), self.rows.numpy(), layers)
+
+    @property
+    def patience(self) -> int:
+        """Looks at `done` before the GPU gives up."""
+        return PATIENCE
 
     @property
     def trouble(self) -> str:
@@ -161,45 +168,23 @@ def tell(word, value, FORM: tl.constexpr):
 
 
 @triton.jit
-def ring_kernel(
-    ids, slots, x, x_stride, words, to_ids, to_x, state, counts, layer, tokens, hidden, fetched, spare, foreseen, ahead,
-    BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, USES: tl.constexpr, CHOSEN: tl.constexpr,
-    WIDTH: tl.constexpr, MOST: tl.constexpr, AHEAD: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """One program: counts what was chosen; asks for what is absent, if anything is.
+def first_uses(id, absent, use, USES: tl.constexpr):
+    """Of the absent uses: whether one is its expert's first, and which expert it is among the absent ones, int32 [USES]
+    both."""
+    same = (id[:, None] == id[None, :]) & absent[:, None] & absent[None, :]
+    earliest = tl.min(tl.where(same, use[None, :], USES), axis=1)
+    fresh = absent & (earliest == use)
+    order = tl.cumsum(fresh.to(tl.int32), axis=0) - 1
+    return fresh, tl.sum(tl.where(use[None, :] == earliest[:, None], order[None, :], 0), axis=1)
 
-    Experts that were foreseen (AHEAD > 0) are there, in slots from `ahead` on. The first of the absent ones, as many as
-    `state` says and MOST at most, are left to the GPU: they get slots from `spare` on, and fetched [0] tells how many
-    they are, fetched [1 …] which.
-    """
-    release(OVERLAP)
-    wait(OVERLAP)
-    use = tl.arange(0, USES)
-    inside = use < tokens * CHOSEN
-    id = tl.load(ids + use, mask=inside, other=-1)
-    tl.atomic_add(counts + id, 1, mask=id >= 0, sem="relaxed")
-    absent = (id >= 0) & (tl.load(slots + use, mask=inside, other=0) < 0)
-    if AHEAD > 0:
-        came = tl.load(foreseen)
-        used = 0
-        for place in tl.static_range(AHEAD):
-            early = absent & (id == tl.load(foreseen + 1 + place)) & (place < came)
-            tl.store(slots + use, use * 0 + ahead + place, mask=early)
-            used += tl.max(early.to(tl.int32), axis=0)
-            absent = absent & ~early
-        tl.store(state + 5, tl.load(state + 5) + used)
-    if MOST > 0:
-        same = (id[:, None] == id[None, :]) & absent[:, None] & absent[None, :]
-        earliest = tl.min(tl.where(same, use[None, :], USES), axis=1)
-        fresh = absent & (earliest == use)
-        order = tl.cumsum(fresh.to(tl.int32), axis=0) - 1
-        mine = tl.sum(tl.where(use[None, :] == earliest[:, None], order[None, :], 0), axis=1)
-        taken = tl.minimum((tl.sum(fresh.to(tl.int32), axis=0) * tl.load(state + 2) + 512) >> 10, MOST)
-        linked = absent & (mine < taken)
-        tl.store(slots + use, spare + mine, mask=linked)
-        tl.store(fetched + 1 + mine, id, mask=linked)
-        tl.store(fetched, taken)
-        absent = absent & (mine >= taken)
+
+@triton.jit
+def ring(
+    id, absent, use, inside, x, x_stride, words, to_ids, to_x, state, layer, tokens, hidden,
+    BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, CHOSEN: tl.constexpr, WIDTH: tl.constexpr,
+    FORM: tl.constexpr,
+):  # fmt: skip
+    """Ask the threads for the absent uses, if there are any, with the rows of x that they read."""
     if tl.sum(absent.to(tl.int32), axis=0) > 0:
         tl.store(to_ids + use, tl.where(absent, id, -1), mask=inside)
         at = tl.arange(0, WIDTH)
@@ -220,55 +205,60 @@ def ring_kernel(
 
 
 @triton.jit
-def collect_kernel(
-    ids, slots, rows, parts, words, state, hidden, patience,
-    DONE: tl.constexpr, ERROR: tl.constexpr, PIECE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+def latest(state):
+    """Number of the latest request, 0 if nothing was asked for. What the launch that asked has written is seen by all
+    loads after this: the first level cache, which may hold what lay there before, is emptied."""
+    return tl.atomic_add(state + 1, 0, sem="acquire", scope="gpu")
+
+
+@triton.jit
+def await_rows(
+    number, words, state, first, patience, DONE: tl.constexpr, ERROR: tl.constexpr, ANSWERED: tl.constexpr,
+    FORM: tl.constexpr,
 ):  # fmt: skip
-    """Program (piece, use): the row of an absent use into parts, once it is there."""
+    """Wait until the rows of request `number` are there, if it is one. The program that is `first` looks over the bus,
+    and lets the others, who must have room beside it or come later, know."""
+    if number != 0:
+        if first:
+            left = tl.where(look(words + ERROR, FORM) == 0, patience, 0)
+            while (left > 0) & (look(words + DONE, FORM) != number):
+                left -= 1
+            if left == 0:
+                tl.store(words + ERROR, 1, mask=look(words + ERROR, FORM) == 0)
+            else:
+                tl.atomic_add(state + 6, patience - left, sem="relaxed")
+                tl.atomic_add(state + 7, 1, sem="relaxed")
+            tl.debug_barrier()
+            tl.atomic_xchg(state + ANSWERED, number, sem="release", scope="gpu")
+        else:
+            left = patience * 4
+            while (left > 0) & (tl.atomic_add(state + ANSWERED, 0, sem="acquire", scope="gpu") != number):
+                left -= 1
+
+
+@triton.jit
+def collect_kernel(
+    slots, rows, parts, words, state, hidden, patience,
+    DONE: tl.constexpr, ERROR: tl.constexpr, ANSWERED: tl.constexpr, ASKED: tl.constexpr, PIECE: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Program (piece, use): the row of a use that the threads were asked for into parts, once it is there."""
     release(OVERLAP)
     wait(OVERLAP)
     use = tl.program_id(1)
-    number = tl.load(state + 1)
-    if (number != 0) & (tl.load(slots + use) < 0) & (tl.load(ids + use) >= 0):
-        left = tl.where(look(words + ERROR, FORM) == 0, patience, 0)
-        while (left > 0) & (look(words + DONE, FORM) != number):
-            left -= 1
-        if left == 0:
-            tl.store(words + ERROR, 1, mask=look(words + ERROR, FORM) == 0)
-        elif tl.program_id(0) == 0:
-            tl.atomic_add(state + 6, patience - left, sem="relaxed")
-            tl.atomic_add(state + 7, 1, sem="relaxed")
+    await_rows(latest(state), words, state, tl.program_id(0) + use == 0, patience, DONE, ERROR, ANSWERED, FORM)
+    if tl.load(slots + use) == ASKED:
         at = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
         row = tl.load(rows + use * hidden + at, mask=at < hidden)
         tl.store(parts + use * hidden + at, row, mask=at < hidden)
 
 
-def ring(away: Away, x: Quantised, ids: torch.Tensor, slots: torch.Tensor, foreseen: bool = False) -> None:
-    """Ask for the absent experts of tokens x [T, H], T up to 16; ids and slots int32 [T, k].
-
-    foreseen: some of them may have come already, by a stream that this one has just waited for.
-    """
-    box, to, link = away.mailbox, target(ids.device), away.link
-    tokens, chosen = ids.shape
-    assert tokens <= COLUMNS
-    early = link is not None and foreseen
-    ring_kernel[(1,)](
-        ids, slots, x.x, x.x.stride(0), box.words, box.ids, box.x, box.state, away.counts, away.layer, tokens, x.width,
-        ids if link is None else link.fetched, 0 if link is None else link.spare,
-        ids if link is None else link.foreseen, 0 if link is None else link.ahead,
-        BELL=BELL, LAYER=LAYER, TOKENS=TOKENS, USES=power_of_two(tokens * chosen), CHOSEN=chosen,
-        WIDTH=power_of_two(x.width), MOST=0 if link is None else link.most, AHEAD=AHEAD if early else 0, FORM=to.form,
-        OVERLAP=to.overlap, num_warps=8, **(without_overlap(ids.device) if foreseen else to.options),
-    )  # fmt: skip
-
-
-def collect(away: Away, ids: torch.Tensor, slots: torch.Tensor, parts: torch.Tensor, joined: bool = False) -> None:
-    """Wait for what was asked for; the rows of absent uses into parts [T·k …, H]. joined: this stream has just waited
-    for another."""
-    box, to, hidden = away.mailbox, target(ids.device), parts.shape[1]
+def collect(away: Away, slots: torch.Tensor, parts: torch.Tensor) -> None:
+    """Wait for what was asked for; the rows of such uses into parts [T·k …, H]."""
+    box, to, hidden = away.mailbox, target(slots.device), parts.shape[1]
     piece = power_of_two(hidden) if interpreted() else 1024
-    collect_kernel[(-(-hidden // piece), ids.numel())](
-        ids, slots, box.rows, parts, box.words, box.state, hidden, PATIENCE,
-        DONE=DONE, ERROR=ERROR, PIECE=piece, FORM=to.form, OVERLAP=to.overlap, num_warps=1,
-        **(without_overlap(ids.device) if joined else to.options),
+    collect_kernel[(-(-hidden // piece), slots.numel())](
+        slots, box.rows, parts, box.words, box.state, hidden, box.patience,
+        DONE=DONE, ERROR=ERROR, ANSWERED=ANSWERED, ASKED=ASKED, PIECE=piece, FORM=to.form, OVERLAP=to.overlap,
+        num_warps=1, **to.options,
     )  # fmt: skip

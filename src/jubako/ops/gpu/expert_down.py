@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised
+from .away import ANSWERED, ASKED, DONE, ERROR, await_rows, latest
 from .expert_rows import keep_order
 from .integer import fma
 from .kinds import number_bytes
@@ -63,18 +64,20 @@ def use_rows(raws, units, seed, ROWS: tl.constexpr, UNIT: tl.constexpr, TYPE: tl
 def sum_down_kernel(
     pool, pool_scales, slot_bytes, slots, blocks, shared, shared_scales, shared_blocks,
     hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid, shared_valid, weights, share, out, hidden,
-    box, passes, site, most,
+    box, passes, site, most, words, notes, rows, patience,
     UNITS: tl.constexpr, SHARED_UNITS: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr, CHOSEN: tl.constexpr,
     DOWN: tl.constexpr, SHARED_DOWN: tl.constexpr, EVEN: tl.constexpr, SHARED_EVEN: tl.constexpr, UNIT: tl.constexpr,
-    SCALED: tl.constexpr, SHARED_SCALED: tl.constexpr, SITES: tl.constexpr, ORDERED: tl.constexpr, FORM: tl.constexpr,
+    SCALED: tl.constexpr, SHARED_SCALED: tl.constexpr, SITES: tl.constexpr, ORDERED: tl.constexpr, AWAY: tl.constexpr,
+    DONE: tl.constexpr, ERROR: tl.constexpr, ANSWERED: tl.constexpr, ASKED: tl.constexpr, FORM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, t): ROWS rows of token t's sum into out [T, hidden]. pool, shared: their first down matrices.
 
-    Absent experts add nothing. Weights of AHEAD routed uses are on their way at once, and so are the next use's hidden
-    values. Slots and weights are those that `gate_up_kernel` has waited for, so they need not wait for its end; past
-    the first level cache, which may hold an older layer's. SITES: what is written goes to another card, too
-    (`peer_word.Outbox`).
+    Absent experts add nothing, but for those that the CPU was asked for (AWAY): their rows are waited for when all else
+    is done. Weights of AHEAD routed uses are on their way at once, and so are the next use's hidden values. Slots and
+    weights are those that `gate_up_kernel` has waited for, so they need not wait for its end; past the first level
+    cache, which may hold an older layer's, or what lay in a slot before (`away.latest`). SITES: what is written goes to
+    another card, too (`peer_word.Outbox`).
     """
     release(OVERLAP)
     top = tl.program_id(0) * ROWS
@@ -82,6 +85,9 @@ def sum_down_kernel(
     number = 0
     if SITES > 0:
         number = exchange_number(passes, site, SITES)
+    request = 0
+    if AWAY:
+        request = latest(notes)
     last = fetch_use(
         shared, 0, token * 0, hidden, shared_blocks, top, SHARED_UNITS, ROWS, SHARED_DOWN, SHARED_EVEN, UNIT
     )
@@ -99,6 +105,7 @@ def sum_down_kernel(
     seed = token + tl.arange(0, UNIT)[:, None, None] + tl.zeros([1, ROWS, 1], tl.int32)
     x = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks, valid)
     total = tl.zeros([ROWS], tl.float32)
+    outputs = ()
     units = single_columns(x, token * CHOSEN, 0, UNITS, ROWS, DOWN, EVEN, UNIT)
     for rank in tl.static_range(CHOSEN):
         use = token * CHOSEN + rank
@@ -117,13 +124,24 @@ def sum_down_kernel(
         units = following
         if SCALED:
             y *= tl.load(pool_scales + tl.maximum(found[rank], 0) * 3 + 2)
-        total = fma(shares[rank] + total * 0.0, tl.where(found[rank] >= 0, y, 0.0), total, FORM)
+        y = tl.where(found[rank] >= 0, y, 0.0)
+        if AWAY:
+            outputs = outputs + (y,)
+        else:
+            total = fma(shares[rank] + total * 0.0, y, total, FORM)
     y = use_rows(last, units, seed, ROWS, UNIT, SHARED_DOWN, FORM)
     if SHARED_SCALED:
         y *= tl.load(shared_scales + 2)
+    row = top + tl.arange(0, ROWS)
+    if AWAY:
+        await_rows(request, words, notes, tl.program_id(0) + token == 0, patience, DONE, ERROR, ANSWERED, FORM)
+        for rank in tl.static_range(CHOSEN):
+            asked = found[rank] == ASKED
+            place = rows + (token * CHOSEN + rank) * hidden + row
+            theirs = tl.load(place, mask=asked & (row < hidden), other=0.0)
+            total = fma(shares[rank] + total * 0.0, tl.where(asked, theirs, outputs[rank]), total, FORM)
     gate = tl.sum(sigmoid(own, FORM), axis=0)  # once, not for each element
     total = fma(gate + total * 0.0, y, total, FORM)
-    row = top + tl.arange(0, ROWS)
     at = token * hidden + row
     if SITES > 0:
         tl.store(box + (site % 2) * most + at, word_of(total, number), mask=row < hidden)
@@ -152,7 +170,9 @@ def sum_down(
     """The weighted sum [T, H] of all uses' outputs, from their hidden values; outbox: of another card, gets it, too."""
     shape, mine, shared, to = layer.routed.shape, layer.routed, layer.shared, target(hidden.d.device)
     tokens, chosen = routed.ids.shape
-    cut = cut or (Cut(rows=256, ahead=1) if interpreted() else Cut() if tokens == 1 else Cut(rows=8))
+    asked = None if layer.away is None else layer.away.mailbox
+    wide = tokens == 1 or asked is not None  # the CPU's rows are read over the bus
+    cut = cut or (Cut(rows=256, ahead=1) if interpreted() else Cut() if wide else Cut(rows=8))
     blocks, shared_blocks = -(-shape.down_cols // 32), -(-shared.shape.down_cols // 32)
     valid, shared_valid = -(-shape.size // 32), -(-shared.shape.size // 32)
     whole, shared_whole = (0 if there < n else n for n, there in ((blocks, valid), (shared_blocks, shared_valid)))
@@ -166,12 +186,14 @@ def sum_down(
         hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks, valid, shared_valid,
         routed.weights, routed.share, out, shape.hidden,
         *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
+        *((out, out, out, 0) if asked is None else (asked.words, asked.state, asked.rows, asked.patience)),
         UNITS=units, SHARED_UNITS=-(-shared_blocks // unit), ROWS=cut.rows,
         AHEAD=max(1, min(cut.ahead, chosen, WORDS // words)), CHOSEN=chosen, DOWN=shape.down.id,
         SHARED_DOWN=shared.shape.down.id, EVEN=whole > 0 and whole % unit == 0,
         SHARED_EVEN=shared_whole > 0 and shared_whole % unit == 0, UNIT=unit,
         SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None, SITES=0 if outbox is None else SITES,
-        ORDERED=cut.ordered, FORM=to.one_column, OVERLAP=to.overlap, num_warps=max(1, cut.rows * unit // 32),
+        ORDERED=cut.ordered, AWAY=asked is not None, DONE=DONE, ERROR=ERROR, ANSWERED=ANSWERED, ASKED=ASKED,
+        FORM=to.one_column, OVERLAP=to.overlap, num_warps=max(1, cut.rows * unit // 32),
         **to.options,
     )  # fmt: skip
     return out

@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, quantize
-from .away import Away, collect, ring
+from .away import Away, collect
 from .expert_down import adds_up, sum_down
 from .expert_step import Cut, down, gate_up, usual_cut
 from .hyper_prompt import PromptParts, settle
 from .integer import fma
 from .launch import COLUMNS
 from .linear import Input, prompt_of
-from .link import fetch
+from .link import ask
 from .mathfun import sigmoid
 from .matrix import Matrix
 from .peer_word import Outbox
@@ -112,14 +112,15 @@ class Parts:
 class Beside:
     """What goes on beside a layer's experts (foresight.py).
 
-    came   whether experts of this layer may have come before, by a stream that this one has just waited for
-    fetch  told when what this layer fetches was launched; whether the streams are being read
-    wait   lets this stream wait until they have been
+    came    whether experts of this layer come by another stream; arrive: lets this stream wait for them
+    fetch   told when what this layer fetches was launched
+    finish  lets this stream wait until the streams [T, S, H] have been read
     """
 
     came: bool
-    fetch: Callable[[], bool]
-    wait: Callable[[], None]
+    arrive: Callable[[], None]
+    fetch: Callable[[], None]
+    finish: Callable[[], None]
 
 
 def parts_of(
@@ -148,15 +149,20 @@ def parts_of(
     if len(routed.ids) > COLUMNS:
         return Parts(in_turns(layer, away, read, routed, cut), routed)
     slots = routed.slots_in(layer.routed.table)
+    slots = ask(away, layer.routed, read, routed.ids, slots, beside is not None and beside.came)
     routed = replace(routed, slots=slots)
-    ring(away, read, routed.ids, slots, beside is not None and beside.came)
-    if away.link is not None:
-        fetch(away.link, layer.routed, slots.numel())
-    reads = beside is not None and beside.fetch()
-    outputs = down(layer, gate_up(layer, read, routed, cut), routed, cut)
-    if beside is not None and reads:
-        beside.wait()
-    collect(away, routed.ids, slots, outputs, reads)
+    if beside is not None:
+        beside.arrive()
+        beside.fetch()
+    hidden = gate_up(layer, read, routed, cut)
+    if adds_up(layer):
+        if beside is not None:
+            beside.finish()
+        return sum_down(layer, hidden, routed, outbox)
+    outputs = down(layer, hidden, routed, cut)
+    if beside is not None:
+        beside.finish()
+    collect(away, slots, outputs)
     return Parts(outputs, routed)
 
 

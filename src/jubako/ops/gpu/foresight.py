@@ -1,10 +1,11 @@
 """`Foresight`: absent experts that the next layer will probably choose, fetched before it does.
 
-    layer n    mixed, routed ─► ring ─► fetch ─► experts in slots ─► collect ─► layer n+1 … ─► ring
-                  └─► the next router reads the streams as they are ─► name ─► fetch ──────────┘
+    layer n   mixed, routed ─► ask ─► experts in slots ─────────────► layer n+1 … ─► ask ─► experts in slots
+                 └─► the next router reads the streams as they are ─► name                  │
+                                                                       └─► fetch ───────────┘
 
-The lower line is a stream of its own: the link works while the CPU computes and the next layer attends. What was named
-in vain costs time of the link alone. Two layers' experts have room, in turns.
+The lower lines are streams of their own: the link works while the CPU computes and the next layer attends. What was
+named in vain costs time of the link alone. Two layers' experts have room, in turns.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -18,28 +19,28 @@ import torch
 import triton
 import triton.language as tl
 
-from .away import AHEAD
+from .away import AHEAD, first_uses
 from .experts import Beside, Experts, Routed
 from .hyper import hyper_mix
-from .launch import COLUMNS, power_of_two, without_overlap
+from .launch import COLUMNS, power_of_two
 from .link import fetch_ahead
 from .route import route_experts
+from .target import release, target, wait
 
 FIRST_LAYERS = 2  # of a step, whose graph is its own and starts first: nothing may be under way at its end
 
 
 @triton.jit
-def foresee_kernel(ids, slots, uses, state, foreseen, USES: tl.constexpr, MOST: tl.constexpr):
+def foresee_kernel(ids, slots, uses, state, foreseen, USES: tl.constexpr, MOST: tl.constexpr, OVERLAP: tl.constexpr):
     """One program: the first absent of ids [uses], each once, as many as `state` says: foreseen [0] how many, then
     which."""
+    release(OVERLAP)
+    wait(OVERLAP)
     use = tl.arange(0, USES)
     inside = use < uses
     id = tl.load(ids + use, mask=inside, other=-1)
     absent = (id >= 0) & (tl.load(slots + use, mask=inside, other=0) < 0)
-    same = (id[:, None] == id[None, :]) & absent[:, None] & absent[None, :]
-    earliest = tl.min(tl.where(same, use[None, :], USES), axis=1)
-    fresh = absent & (earliest == use)
-    order = tl.cumsum(fresh.to(tl.int32), axis=0) - 1
+    fresh, order = first_uses(id, absent, use, USES)
     count = tl.minimum(tl.minimum(tl.sum(fresh.to(tl.int32), axis=0), tl.load(state + 3)), MOST)
     tl.store(foreseen + 1 + order, id, mask=fresh & (order < count))
     tl.store(foreseen, count)
@@ -49,10 +50,10 @@ def foresee_kernel(ids, slots, uses, state, foreseen, USES: tl.constexpr, MOST: 
 def foresee(routed: Routed, experts: Experts) -> None:
     """Of what the router says of a layer, those experts that are to come before it asks for them."""
     assert experts.away is not None and experts.away.link is not None
-    slots = routed.slots_in(experts.routed.table)
+    slots, to = routed.slots_in(experts.routed.table), target(routed.ids.device)
     foresee_kernel[(1,)](
         routed.ids, slots, slots.numel(), experts.away.mailbox.state, experts.away.link.foreseen,
-        USES=power_of_two(slots.numel()), MOST=AHEAD, num_warps=4, **without_overlap(slots.device),
+        USES=power_of_two(slots.numel()), MOST=AHEAD, OVERLAP=to.overlap, num_warps=4, **to.options,
     )  # fmt: skip
 
 
@@ -61,43 +62,57 @@ class Foresight:
 
     def __init__(self, layers: Sequence[Any], device: torch.device) -> None:
         self.layers, self._device = layers, device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        on_gpu = device.type == "cuda"
+        self._naming = torch.cuda.Stream(device) if on_gpu else None
+        # else few programs that copy would wait for room behind those that wait for the CPU's rows
+        self._bringing = torch.cuda.Stream(device, priority=-1) if on_gpu else None
         self._numbers = {id(layer.experts): number for number, layer in enumerate(layers)}
         self._begun: int | None = None  # the layer whose experts may come
 
     def beside(self, experts: Any, streams: torch.Tensor, chosen: int) -> Beside | None:
-        """Before a layer asks for `chosen` experts of each token: wait for those that may have come, and name the next
-        layer's, by the streams [T, S, H] to which this layer's experts are not added yet. None for prompts."""
+        """Before a layer asks for `chosen` experts of each token: name the next layer's, by the streams [T, S, H] to
+        which this layer's experts are not added yet. None for prompts."""
         if len(streams) > COLUMNS or experts.away is None:
             return None
-        if self._begun is not None and self._stream is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
         number = self._numbers.get(id(experts), len(self.layers)) + 1
-        came, self._begun = self._begun == number - 1, None
+        begun, self._begun = self._begun, None
+        came = begun == number - 1
         after = self.layers[number] if number < len(self.layers) and number != FIRST_LAYERS else None
         link = None if after is None or after.experts.away is None else after.experts.away.link
+
+        def arrive() -> None:
+            if begun is not None:
+                self._wait(self._bringing)
+
         if after is None or link is None:
-            return Beside(came, lambda: False, lambda: None)
-        with self._other():
+            return Beside(came, arrive, _nothing, _nothing)
+        with self._beside(self._naming):
             mixed, _ = hyper_mix(streams, after.hc_ffn, fine=False)
             foresee(route_experts(after.experts, mixed, chosen), after.experts)
-            named = None if self._stream is None else self._stream.record_event()
 
-        def fetch() -> bool:
-            with self._other():
-                fetch_ahead(link, after.experts.routed)
+        def fetch() -> None:
             self._begun = number
-            return True
+            with self._beside(self._bringing, self._naming):
+                fetch_ahead(link, after.experts.routed)
 
-        def wait() -> None:
-            if named is not None:
-                torch.cuda.current_stream(self._device).wait_event(named)
+        return Beside(came, arrive, fetch, lambda: self._wait(self._naming))
 
-        return Beside(came, fetch, wait)
+    def _wait(self, other: torch.cuda.Stream | None) -> None:
+        """Let this stream wait for what was given to the other."""
+        if other is not None:
+            torch.cuda.current_stream(self._device).wait_stream(other)
 
-    def _other(self) -> AbstractContextManager[Any]:
-        """Inside, work goes to the other stream, after what was given to this one."""
-        if self._stream is None:
+    def _beside(
+        self, stream: torch.cuda.Stream | None, *others: torch.cuda.Stream | None
+    ) -> AbstractContextManager[Any]:
+        """Inside, work goes to a stream, after what was given to this one and to the others."""
+        if stream is None:
             return nullcontext()
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        return torch.cuda.stream(self._stream)
+        for other in (torch.cuda.current_stream(self._device), *others):
+            if other is not None:
+                stream.wait_stream(other)
+        return torch.cuda.stream(stream)
+
+
+def _nothing() -> None:
+    pass
