@@ -43,9 +43,9 @@ def shape_of(matrix: Matrix, units: int, tokens: int, shares: bool = True) -> Sh
     if plain_type(matrix.type.id):
         return Shape(4, divisor(units, PLAIN), 1, columns, 1)
     if columns == 1:
-        # of an output matrix a warp alone asks for twice as much, where its registers can hold it
+        # of an output matrix a warp alone asks for three times as much, where its registers can hold it
         alone = matrix.rows >= WAVES and matrix.type.name == "Q4_0"
-        return Shape(4, divisor(units, 12), 2) if alone else Shape(8, divisor(units, 12))
+        return Shape(4, divisor(units, 12), 3) if alone else Shape(8, divisor(units, 12))
     if not shares:
         return Shape(4, divisor(units, 12)) if matrix.rows < 8192 else Shape(8, 1, 4, 2)
     if matrix.rows < 8192:
