@@ -11,7 +11,7 @@ from gpu_weights import activations, both, same_bits
 from jubako import _cpu
 from jubako.arch.tensor import Tensor
 from jubako.ops.gpu.activation import quantize
-from jubako.ops.gpu.cuts import tile_cut
+from jubako.ops.gpu.cuts import Shape, tile_cut
 from jubako.ops.gpu.embed import decode
 from jubako.ops.gpu.linear import launch, linear, linear_many, quantised
 from jubako.ops.gpu.matrix import Matrix, projections
@@ -35,6 +35,15 @@ def test_bits_of_the_cpu(name: str, device: torch.device) -> None:
         assert np.abs(got.cpu().numpy() - want).max() <= 2e-6 * np.abs(want).max()
     else:
         assert same_bits(got, want)
+
+
+@pytest.mark.parametrize("rows", [11, 25])
+def test_bits_of_groups_that_go_beyond_the_rows(rows: int, device: torch.device) -> None:
+    """As a coarse output matrix is cut: three groups of four rows for a warp."""
+    m, w = both("Q4_0", rows, 512, device)
+    x, out = activations(1, 512), torch.empty(1, rows, device=device)
+    launch((m,), quantize(torch.from_numpy(x).to(device)), out, shape=Shape(4, 2, 3))
+    assert same_bits(out, _cpu.linear(w, x))
 
 
 @pytest.mark.parametrize("name", ["Q8_0", "Q2_K", "BF16"])
