@@ -153,7 +153,8 @@ class Bench:
         requests, experts, seconds, early, wanted = self._work() - before
         now_uses, now_absent = self._uses()
         free, total = torch.cuda.mem_get_info(self.device)
-        predicted, limit, expected = self.predict(routing, width)
+        depth = max(self.state.position - steps * width // 2, 0)
+        predicted, limit, expected = self.predict(routing, width, depth)
         self.results.append(
             Measured(
                 routing=routing,
@@ -179,12 +180,13 @@ class Bench:
         self.arguments.out.mkdir(parents=True, exist_ok=True)
         (self.arguments.out / "boxes.json").write_text(json.dumps([asdict(line) for line in self.results], indent=1))
 
-    def predict(self, routing: Routing, width: int) -> tuple[float, float, float]:
-        """Tokens/s of a step by the plan's formulas, the limit if nothing were lost, and the hits reckoned with."""
+    def predict(self, routing: Routing, width: int, depth: int) -> tuple[float, float, float]:
+        """Tokens/s of a step after `depth` tokens by the plan's formulas, the limit if nothing were lost, and the hits
+        reckoned with."""
         held = (self.boxes.residents.where >= 0).sum(axis=1).tolist()
         holding = Holding(held, [self.config.experts] * len(held), self.arguments.threads + 1)
         popularity = (flat if routing == "flat" else skewed)(self.config.experts, self.config.experts_used)
-        lay = self.census, self.machine, self.machine.cards[0], holding, popularity, CONTEXT // 2, width
+        lay = self.census, self.machine, self.machine.cards[0], holding, popularity, depth, width
         predicted = card_step(*lay)
         return predicted.rate, card_step(*lay, APART).rate, predicted.hit_rate
 
