@@ -20,7 +20,7 @@ from jubako.engine.logits import Row
 from jubako.files import open_model
 from jubako.measure.synth import synth
 from jubako.measure.tensor_plan import BlockTypes
-from jubako.ops.gpu.columns import step_table
+from jubako.ops.gpu.columns import FIRST, IDS, POSITION, SLOT, step_table
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -28,9 +28,13 @@ PROMPT = 20  # tokens that are read as a prompt's are
 VOCABULARY, HIDDEN = 320, 256
 
 
-@pytest.mark.parametrize("carried", [3, 1] if CUDA else [3])  # the interpreter takes half a minute for a pass
-def test_drafts_come_from_the_cpus_logits(tmp_path: Path, carried: int) -> None:
-    """Two sequences, of which one catches up with several tokens; streams are random, as nobody asks the trunk."""
+# the interpreter takes half a minute for a pass
+@pytest.mark.parametrize("carried, refused", [(3, 0), (1, 0), (3, 1), (2, 3)] if CUDA else [(3, 1)])
+def test_drafts_come_from_the_cpus_logits(tmp_path: Path, carried: int, refused: int) -> None:
+    """Two sequences, of which one catches up with several tokens; streams are random, as nobody asks the trunk.
+
+    Behind a step there are columns between theirs that were refused: of the idle slot.
+    """
     rng, path = np.random.default_rng(5), tmp_path / "net.gguf"
     config = narrow(
         layers=2, experts=4, hidden=HIDDEN, heads=2, kv_heads=1, vocab=VOCABULARY, ngram_rows=200, draft=True
@@ -74,12 +78,12 @@ def test_drafts_come_from_the_cpus_logits(tmp_path: Path, carried: int) -> None:
         draft_layer.propose(cpu.ops, [DraftWish(text[-1], state, 2, pick)])
 
     parts = drafts.catch_up_table([DraftWish(text[-1], s, 2) for text, s in zip(texts, ours, strict=True)])
-    gpu.desk.write(draft=step_table(parts))
+    gpu.desk.write(draft=with_refused(step_table(parts), carried, refused, gpu.ops.pool.idle_slot))
     found = []
     with torch.inference_mode():
         for turn in range(2 if CUDA else 1):
             if turn == 0:
-                drafts._catch_up(carried + 1, 2)
+                drafts._catch_up(carried + refused + 1, 2)
                 drafts._ahead(2, 1)
             else:
                 drafts._further(2)
@@ -90,3 +94,12 @@ def test_drafts_come_from_the_cpus_logits(tmp_path: Path, carried: int) -> None:
             want = wanted[part][turn]
             assert np.abs(row - want).max() <= 8e-3 * np.abs(want).max(), (turn, part)
     assert gpu.desk.drafts[: len(found), :2].tolist() == [[int(row.argmax()) for row in rows] for rows in found]
+
+
+def with_refused(table: np.ndarray, first: int, count: int, idle: int) -> np.ndarray:
+    """A table of two parts with so many columns of nobody between them, as `leave_accepted` has it."""
+    table = table.copy()
+    columns = table[[IDS, SLOT, POSITION]]
+    table[[IDS, SLOT, POSITION]] = np.insert(columns, [first] * count, [[7], [idle], [0]], axis=1)[:, : table.shape[1]]
+    table[FIRST, 1] += count
+    return table
