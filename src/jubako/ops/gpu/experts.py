@@ -156,14 +156,13 @@ def parts_of(
         beside.fetch()
     hidden = gate_up(layer, read, routed, cut)
     if adds_up(layer):
-        if beside is not None:
-            beside.finish()
-        return sum_down(layer, hidden, routed, outbox)
-    outputs = down(layer, hidden, routed, cut)
+        given: torch.Tensor | Parts = sum_down(layer, hidden, routed, outbox)
+    else:
+        given = Parts(down(layer, hidden, routed, cut), routed)
+        collect(away, slots, given.outputs)
     if beside is not None:
         beside.finish()
-    collect(away, slots, outputs)
-    return Parts(outputs, routed)
+    return given
 
 
 def in_turns(layer: Experts, away: Away, x: Quantised, routed: Routed, cut: Cut) -> torch.Tensor:
