@@ -41,17 +41,16 @@ def fetch(base, rows, blocks, row, unit, TYPE: tl.constexpr, EVEN: tl.constexpr)
 
 @triton.jit
 def fetch_blocks(
-    base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr, DIRECT: tl.constexpr = False,
-    UNIT: tl.constexpr = 8,
-):  # fmt: skip
-    """Everything of block UNIT·unit + j of `row`, as it lies: (first, second, twos, bits, sub, d).
+    base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr, DIRECT: tl.constexpr = False
+):
+    """Everything of block 8·unit + j of `row`, as it lies: (first, second, twos, bits, sub, d).
 
     base: the matrix, a pointer to bytes; rows, blocks: its size; row and j, which broadcast, are a lane's place; EVEN:
-    no unit is partial; DIRECT: scales are read as they are, instead of in words; UNIT: 8, or 4 if EVEN and DIRECT.
+    no unit is partial; DIRECT: scales are read as they are, instead of in words.
     """
-    there = unit * UNIT + j < blocks
+    there = unit * 8 + j < blocks
     lane = row * blocks + j
-    step = unit * UNIT  # apart from the lane, so that one address serves units whose number is known
+    step = unit * 8  # apart from the lane, so that one address serves units whose number is known
     if not EVEN:
         lane = tl.where(there, lane + step, row * blocks)
         step = 0
@@ -87,7 +86,7 @@ def fetch_blocks(
         if every > 1:
             of_row = tl.cdiv(blocks, every)
             if DIRECT and EVEN and 8 % every == 0:
-                at, more = row * of_row + j // every, unit * UNIT // every
+                at, more = row * of_row + j // every, unit * (8 // every)
             else:
                 at, more = row * of_row + tl.where(there, unit * 8 + j, 0) // every, 0
         d = narrow(scales + size * sub_bytes(TYPE), at, more, d_bytes(TYPE), DIRECT)

@@ -18,11 +18,11 @@ from .products import fetch_pieces, number_step, plain, step, words_dot
 @triton.jit
 def fetch_single(
     base, rows, blocks, top, first, COUNT: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, TYPE: tl.constexpr,
-    EVEN: tl.constexpr, UNIT: tl.constexpr = 8,
+    EVEN: tl.constexpr,
 ):  # fmt: skip
     """COUNT units of GROUPS groups of ROWS rows from `top` on, on their way: a tuple for `meet_single`."""
     raws = ()
-    j = tl.arange(0, UNIT)[:, None, None]
+    j = tl.arange(0, 8)[:, None, None]
     for g in tl.static_range(GROUPS):
         row = tl.minimum(top + g * ROWS + tl.arange(0, ROWS), rows - 1)[None, :, None]
         group = ()
@@ -30,17 +30,17 @@ def fetch_single(
             if number_bytes(TYPE) > 0:
                 group = group + (fetch_pieces(base, blocks, row, j, first + u, TYPE),)
             else:
-                group = group + (fetch_blocks(base, rows, blocks, row, j, first + u, TYPE, EVEN, True, UNIT),)
+                group = group + (fetch_blocks(base, rows, blocks, row, j, first + u, TYPE, EVEN, True),)
         raws = raws + (group,)
     return raws
 
 
 @triton.jit
-def single_column(x, token, unit, lanes, SUMS: tl.constexpr, EVEN: tl.constexpr, UNIT: tl.constexpr = 8):
+def single_column(x, token, unit, lanes, SUMS: tl.constexpr, EVEN: tl.constexpr):
     """A unit of a column as `products.column` gives it; lanes: zeros [1, rows, 1], so that every lane loads its own."""
     q, d, s, numbers, blocks, valid = x
-    j = tl.arange(0, UNIT)[:, None, None] + lanes
-    more = unit * UNIT
+    j = tl.arange(0, 8)[:, None, None] + lanes
+    more = unit * 8
     lane = token * 4 * blocks + j
     a = tl.load(words(q, lane, 8) + more * 4)
     b = tl.load(words(q + blocks * 16, lane, 8) + more * 4)
@@ -82,10 +82,7 @@ def single_dots(w, x, TYPE: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def single_columns(
-    x, token, first, COUNT: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
-    UNIT: tl.constexpr = 8,
-):  # fmt: skip
+def single_columns(x, token, first, COUNT: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr):
     """COUNT units of a column on their way: a tuple for `meet_single`. x, EVEN: as in `products.meet_groups`."""
     lanes = tl.zeros([1, ROWS, 1], tl.int32)
     units = ()
@@ -93,30 +90,25 @@ def single_columns(
         if number_bytes(TYPE) > 0:
             units = units + (single_numbers(x, token, first + u, lanes),)
         else:
-            units = units + (single_column(x, token, first + u, lanes, wants_sums(TYPE), EVEN, UNIT),)
+            units = units + (single_column(x, token, first + u, lanes, wants_sums(TYPE), EVEN),)
     return units
 
 
 @triton.jit
 def meet_single(sums, raws, units, token, TYPE: tl.constexpr, FORM: tl.constexpr):
     """The groups' partial sums (a tuple) after some units more."""
-    seed = token + tl.arange(0, sums[0].shape[0])[:, None, None] + tl.zeros([1, sums[0].shape[1], 1], tl.int32)
+    seed = token + tl.arange(0, 8)[:, None, None] + tl.zeros([1, sums[0].shape[1], 1], tl.int32)
     for u in tl.static_range(len(units)):
         after = ()
         for g in tl.static_range(len(sums)):
-            after = after + (met(sums[g], raws[g][u], units[u], seed, TYPE, FORM),)
+            if number_bytes(TYPE) > 0:
+                p = number_step(sums[g], plain(raws[g][u], TYPE), units[u], FORM)
+            else:
+                dots = single_dots(addends(raws[g][u], seed, TYPE, FORM), units[u], TYPE, FORM)
+                p = step(sums[g], dots, factors(raws[g][u], TYPE), units[u], TYPE, FORM)
+            after = after + (p,)
         sums = after
     return sums
-
-
-@triton.jit
-def met(p, raw, unit, seed, TYPE: tl.constexpr, FORM: tl.constexpr):
-    """Partial sums after a unit more. seed: see `blocks.addends`."""
-    if number_bytes(TYPE) > 0:
-        return number_step(p, plain(raw, TYPE), unit, FORM)
-    else:
-        dots = single_dots(addends(raw, seed, TYPE, FORM), unit, TYPE, FORM)
-        return step(p, dots, factors(raw, TYPE), unit, TYPE, FORM)
 
 
 @triton.jit
