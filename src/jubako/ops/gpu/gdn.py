@@ -5,7 +5,7 @@ A program takes one part's columns for one head. It reads the head's state once,
 only, leaving their factors for the next step. So refusing columns costs nothing.
 
 What a column needs that does not depend on the state is made for GROUP columns side by side, a warp each, and passed on
-through memory of the program's own. Then one column after the other, with sums over the state's rows
+(room.py). Then one column after the other, with sums over the state's rows
     o = Sᵀq after S ← e^g S + k uᵀ    as    e^g Sᵀq + (k·q) u    and    u = β (v − e^g Sᵀk)
 so that both sums come from one pass over the state. Products are contracted into them: one program serves any number
 of columns, so that a column's bits do not depend on it.
@@ -20,10 +20,12 @@ import torch
 import triton
 import triton.language as tl
 
-from .activation import Quantised, codes_of, room_for
+from .activation import Quantised, room_for
 from .columns import BASE, COUNT, FIRST, PARITY, PART_SLOT, PENDING, Columns
 from .gdn_inputs import convolved, fetch_earlier, fetch_raw, fetch_taps, keep_raw, nothing_of
-from .launch import COLUMNS, overlapped, without_overlap
+from .gdn_output import fetch_gate, gated_norm
+from .launch import COLUMNS, overlapped, power_of_two, without_overlap
+from .room import elsewhere, found, leave, own_room
 from .state import GdnMemory
 from .target import release, target, wait
 
@@ -94,45 +96,15 @@ def _kept(
 
 
 @triton.jit
-def _gated_norm(
-    answers, z, z_stride, gamma, row, live, head, eps, out_q, out_d, out_s, out_x, out_blocks,
-    GROUP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, QUANTISED: tl.constexpr,
-):  # fmt: skip
-    """A head's answers for rows [GROUP], normed and gated: quantised as `store_blocks` does it, or plain."""
-    i = tl.arange(0, D)[None, :]
-    place = (row[:, None] * HEADS + head) * D + i
-    x = tl.load(answers + place, mask=live[:, None], other=0.0, volatile=True)
-    x = x * tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None] * tl.load(gamma + i)
-    x = x * tl.sigmoid(
-        tl.load(z + row[:, None] * z_stride + head * D + i, mask=live[:, None], other=0.0).to(tl.float32)
-    )
-    if QUANTISED:
-        blocks: tl.constexpr = D // 32
-        codes, scale = codes_of(tl.reshape(x, [GROUP * blocks, 32]), True)
-        high = (codes + 128) >> 8
-        codes3 = tl.reshape(codes, [GROUP, D])
-        plane = out_q + (row[:, None] * 4 + i % 32 // 16) * out_blocks * 16 + (head * blocks + i // 32) * 16 + i % 16
-        tl.store(plane, (codes3 - (tl.reshape(high, [GROUP, D]) << 8)).to(tl.int8), mask=live[:, None])
-        tl.store(plane + out_blocks * 32, tl.reshape(high, [GROUP, D]).to(tl.int8), mask=live[:, None])
-        b = head * blocks + tl.arange(0, blocks)[None, :]
-        tl.store(out_d + row[:, None] * out_blocks + b, tl.reshape(scale, [GROUP, blocks]), mask=live[:, None])
-        sums = tl.reshape(tl.sum(tl.reshape(codes, [GROUP * blocks * 2, 16]), 1), [GROUP, 2 * blocks])
-        half = tl.arange(0, 2 * blocks)[None, :]
-        at = (row[:, None] * 2 + half % 2) * out_blocks + head * blocks + half // 2
-        tl.store(out_s + at, sums, mask=live[:, None])
-        tl.store(out_x + row[:, None] * out_blocks * 32 + head * D + i, x, mask=live[:, None])
-    else:
-        tl.store(out_x + place, x, mask=live[:, None])
-
-
-@triton.jit
-def _fetched(own, i, v, there, D: tl.constexpr):
-    """What the delta rule wants of a column, on its way: q, k, v, k·q, β, the decay; anything if it is not there."""
-    q = tl.load(own + i, mask=there & (i >= 0), other=0.0)
-    k = tl.load(own + D + i, mask=there & (i >= 0), other=0.0)
-    value = tl.load(own + 2 * D + v, mask=there & (v >= 0), other=0.0)
-    few = own + 3 * D
-    return q, k, value, tl.load(few, mask=there), tl.load(few + 1, mask=there), tl.load(few + 2, mask=there)
+def _fetched(room, column, i, v, D: tl.constexpr, FORM: tl.constexpr):
+    """What the delta rule wants of a column, on its way: q, k, v, k·q, β, the decay."""
+    at = column * (4 * D + 4)
+    q = found(room, at + i, FORM)
+    k = found(room, at + D + i, FORM)
+    value = found(room, at + 2 * D + v, FORM)
+    few = at + 4 * D
+    product, write = found(room, few, FORM), found(room, few + 1, FORM)
+    return q, k, value, product, write, found(room, few + 2, FORM)
 
 
 @triton.jit
@@ -146,14 +118,15 @@ def _answered(state, column):
 @triton.jit
 def _gdn_columns(
     qkv, z, beta, alpha, qkv_stride, z_stride, beta_stride, alpha_stride,
-    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, own, answers, parts, eps, q_scale, l2_eps,
+    taps, dt_bias, a, norm, memory, conv, past_k, past_u, past_decay, own, parts, eps, q_scale, l2_eps,
     out_q, out_d, out_s, out_x, out_blocks,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, CHANNELS: tl.constexpr,
     KERNEL: tl.constexpr, RING: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
     PART_SLOT: tl.constexpr, BASE: tl.constexpr, PENDING: tl.constexpr, PARITY: tl.constexpr,
-    QUANTISED: tl.constexpr, OVERLAP: tl.constexpr,
+    QUANTISED: tl.constexpr, WIDTH: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (head, part). own [tokens, heads, 3 D + 4]: a head's q, k, v, k·q, β and decay of each column."""
+    """Program (head, part), of up to WIDTH columns. own [tokens, heads, 4 D + 4]: a head's q, k, v,
+    answer, k·q, β and decay of each column, if they don't lie in shared memory."""
     release(OVERLAP)
     head, part = tl.program_id(0), tl.program_id(1)
     count = tl.load(parts + COUNT * COLUMNS + part)
@@ -180,13 +153,14 @@ def _gdn_columns(
         q_old = fetch_earlier(conv, slot, base, q_at, several, several < count, CHANNELS, KERNEL, RING)
         k_old = fetch_earlier(conv, slot, base, k_at, several, several < count, CHANNELS, KERNEL, RING)
         v_old = fetch_earlier(conv, slot, base, v_at, several, several < count, CHANNELS, KERNEL, RING)
+        weight = tl.load(norm + element)
         wait(OVERLAP)  # nothing above was written by the launches before this one
 
         new = (slot * 2 + parity) * COLUMNS
-        each_head: tl.constexpr = 3 * D + 4
-        apart: tl.constexpr = HEADS * each_head  # from a column's memory to the next one's
-        own += first * apart + head * each_head
+        EACH: tl.constexpr = 4 * D + 4
+        room = own_room(own + (first * HEADS + head * count) * EACH, 0, WIDTH * EACH, FORM)
         owns_keys = head < KEY_HEADS
+        gate = fetch_gate(z, z_stride, first + tl.arange(0, GROUP), tl.arange(0, GROUP) < count, head, D)
         for start in range(0, count, GROUP):
             several = start + tl.arange(0, GROUP)[:, None]
             live = several < count
@@ -203,16 +177,16 @@ def _gdn_columns(
             q_old, k_old, v_old = nothing_of(q_old), nothing_of(k_old), nothing_of(v_old)
             qs = qs * (tl.rsqrt(tl.sum(qs * qs, 1) + l2_eps) * q_scale)[:, None]
             ks = ks * tl.rsqrt(tl.sum(ks * ks, 1) + l2_eps)[:, None]
-            at = own + several * apart + element
-            tl.store(at, qs, mask=live)
-            tl.store(at + D, ks, mask=live)
-            tl.store(at + 2 * D, vs, mask=live)
+            at = several * EACH + element
+            leave(room, at, qs, live, FORM)
+            leave(room, at + D, ks, live, FORM)
+            leave(room, at + 2 * D, vs, live, FORM)
             tl.store(past_k + ((new + several) * KEY_HEADS + head) * D + element, ks, mask=live & owns_keys)
             decay = tl.exp(rate * _softplus(step + bias))
-            few = own + several * apart + 3 * D
-            tl.store(few, tl.sum(ks * qs, 1, keep_dims=True), mask=live)
-            tl.store(few + 1, tl.sigmoid(open), mask=live)
-            tl.store(few + 2, decay, mask=live)
+            few = several * EACH + 4 * D
+            leave(room, few, tl.sum(ks * qs, 1, keep_dims=True), live, FORM)
+            leave(room, few + 1, tl.sigmoid(open), live, FORM)
+            leave(room, few + 2, decay, live, FORM)
             tl.store(past_decay + (new + several) * HEADS + head, decay, mask=live)
             keep_raw(conv, slot, base, q_at, several, live & owns_keys, q_raw[KERNEL - 1], CHANNELS, RING)
             keep_raw(conv, slot, base, k_at, several, live & owns_keys, k_raw[KERNEL - 1], CHANNELS, RING)
@@ -221,24 +195,27 @@ def _gdn_columns(
 
         lane = tl.arange(0, 16)[:, None, None, None] + v * 0  # all lanes have the sums; the first ones store them
         alike = lane.to(tl.float32) * 0.0
-        answer_at = answers + (first * HEADS + head) * D + v + lane * 0
+        answer_at = 3 * D + v + lane * 0
         u_at = past_u + (new * HEADS + head) * D + v + lane * 0
-        column = _fetched(own, i, v, count > 0, D)
+        column = _fetched(room, 0, i, v, D, FORM)
         for n in range(0, count):
-            own += apart
-            following = _fetched(own, i, v, n + 1 < count, D)
+            following = _fetched(room, tl.minimum(n + 1, count - 1), i, v, D, FORM)
             u, answer = _answered(state, column)
             if n + 1 < count:
                 state = _entered(state, column[1], u, column[5])
             column = following
-            tl.store(answer_at + n * HEADS * D, answer + alike, mask=lane == 0)
+            leave(room, answer_at + n * EACH, answer + alike, lane == 0, FORM)
             tl.store(u_at + n * HEADS * D, u + alike, mask=lane == 0)
 
         tl.debug_barrier()
         for start in range(0, count, GROUP):
             columns = start + tl.arange(0, GROUP)
-            _gated_norm(answers, z, z_stride, norm, first + columns, columns < count, head, eps,
-                        out_q, out_d, out_s, out_x, out_blocks, GROUP, HEADS, D, QUANTISED)  # fmt: skip
+            row, live = first + columns, columns < count
+            if start > 0:
+                gate = fetch_gate(z, z_stride, row, live, head, D)
+            answer = found(room, tl.minimum(columns, count - 1)[:, None] * EACH + 3 * D + element, FORM)
+            gated_norm(answer, gate, weight, row, live, head, eps, out_q, out_d, out_s, out_x, out_blocks,
+                        GROUP, HEADS, D, QUANTISED)  # fmt: skip
     elif part == 0:  # programs of other parts end at once
         wait(OVERLAP)
 
@@ -264,20 +241,24 @@ def gdn_columns(
     key_heads, dim = memory.k.shape[3:]
     heads = memory.u.shape[3]
     assert dim <= LARGEST, f"heads of {dim} x {dim} do not fit a program"
-    answers = torch.empty(tokens, heads * dim, dtype=torch.float32, device=qkv.device)
-    own = torch.empty(tokens, heads * (3 * dim + 4), dtype=torch.float32, device=qkv.device)
-    out = room_for(tokens, heads * dim, True, qkv.device) if dim % 32 == 0 else torch.empty_like(answers)
+    own = elsewhere(target(qkv.device), tokens * heads, 4 * dim + 4, qkv.device)
+    out = (
+        room_for(tokens, heads * dim, True, qkv.device)
+        if dim % 32 == 0
+        else torch.empty(tokens, heads * dim, device=qkv.device)
+    )
     places = (out.q, out.d, out.s, out.x, out.blocks) if isinstance(out, Quantised) else (out, out, out, out, 0)
     to = target(qkv.device)
     _gdn_columns[(heads, tokens)](
         qkv, z, beta, alpha, qkv.stride(0), z.stride(0), beta.stride(0), alpha.stride(0),
         weights.conv, weights.dt_bias, weights.a, weights.norm,
-        memory.memory, memory.conv, memory.k, memory.u, memory.decay, own, answers, columns.parts,
+        memory.memory, memory.conv, memory.k, memory.u, memory.decay, own, columns.parts,
         eps, dim**-0.5, L2_EPS, *places,
         KEY_HEADS=key_heads, HEADS=heads, D=dim, GROUP=WARPS, CHANNELS=qkv.shape[1],
         KERNEL=memory.conv.shape[1] - COLUMNS + 1, RING=memory.conv.shape[1], COLUMNS=COLUMNS,
         FIRST=FIRST, COUNT=COUNT, PART_SLOT=PART_SLOT, BASE=BASE, PENDING=PENDING, PARITY=PARITY,
-        QUANTISED=isinstance(out, Quantised), OVERLAP=to.overlap, num_warps=WARPS, **overlapped(qkv.device),
+        QUANTISED=isinstance(out, Quantised), WIDTH=power_of_two(tokens), FORM=to.form, OVERLAP=to.overlap,
+        num_warps=WARPS, **overlapped(qkv.device),
     )  # fmt: skip
     return out
 
