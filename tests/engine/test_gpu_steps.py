@@ -33,6 +33,7 @@ from jubako.files import open_model
 from jubako.measure.synth import synth
 from jubako.ops.gpu.carry import kept_streams
 from jubako.ops.gpu.columns import COUNT, FIRST, PART_SLOT, SLOT, Columns, Part, step_table
+from jubako.ops.gpu.draft_accept import agreeing
 from jubako.ops.gpu.draft_table import Following
 from jubako.ops.gpu.ops import GpuOps
 from jubako.ops.gpu.sequence import GpuState
@@ -363,6 +364,25 @@ def test_a_step_behind_drafts_is_launched_whole(executor: GpuExecutor, monkeypat
     assert pieces == [2, 2, 2, 1, 1, 2]
 
 
+@pytest.mark.parametrize(("spent", "waited"), [(0.004, 0.006), (0.5, 0.0)])
+def test_drafting_while_the_host_is_busy_is_not_counted(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch, spent: float, waited: float
+) -> None:
+    greedy = executor._greedy
+    assert greedy is not None
+    monkeypatch.setattr(greedy._clock, "seconds", lambda kind: 0.01)
+    monkeypatch.setattr(greedy._ahead, "spent", lambda now: spent)
+    state, token, said = executor.new_state(256), 17, []
+    executor.step([([3], state)])
+    for _ in range(3):
+        [drafts], [rows], seconds = executor.speculate([DraftWish(token, state, 3)])
+        kept = agreeing([token, *drafts], rows.likeliest)
+        state.keep(kept)
+        token = rows.likeliest[kept - 1]
+        said.append(seconds)
+    assert said == [0.01, 0.01, pytest.approx(waited)]
+
+
 @pytest.mark.parametrize("kept", [1, 2])
 def test_a_host_that_chooses_otherwise_gets_other_drafts(
     executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch, kept: int
@@ -409,9 +429,9 @@ def test_other_work_makes_drafts_anew(executor: GpuExecutor, monkeypatch: pytest
 def speculated(executor: GpuExecutor, state: GpuState, token: int) -> list[int]:
     """The tokens after `token` that a greedy step of three drafts gives."""
     [drafts], [rows], _ = executor.speculate([DraftWish(token, state, 3)])
-    right = next((i for i, draft in enumerate(drafts) if draft != rows.likeliest[i]), 3)
-    state.keep(right + 1)
-    return list(rows.likeliest[: right + 1])
+    kept = agreeing([token, *drafts], rows.likeliest)
+    state.keep(kept)
+    return list(rows.likeliest[:kept])
 
 
 def test_another_conversation_in_the_same_state_gets_its_own_drafts(
@@ -423,8 +443,8 @@ def test_another_conversation_in_the_same_state_gets_its_own_drafts(
     token = 17
     for _ in range(2):
         *_, token = speculated(executor, state, token)
-    assert executor._ahead is not None
-    [taken] = executor._ahead._taken
+    assert executor._greedy is not None
+    [taken] = executor._greedy._ahead._taken
     assert taken.next == token and counts == {"start": 2, "behind": 1}
     state.reset()
     state.carried = list(taken.carried)

@@ -85,16 +85,16 @@ class Ahead:
         self._depth = depth
 
     def note(self, states: Sequence[GpuState], read: Sequence[list[int]], likeliest: Sequence[list[int]]) -> None:
-        """The step is over: what its columns read and what is likeliest after them, by sequence."""
+        """The step is over: what its columns read and what is likeliest after them, by sequence. The states don't know
+        yet."""
         self._taken = []
         for state, ids, after in zip(states, read, likeliest, strict=True):
             kept = agreeing(ids, after)
-            position = state.position - len(ids) + kept
-            self._taken.append(_Taken(state, position, ids[:kept], state.carried, after[kept - 1]))
+            self._taken.append(_Taken(state, state.position + kept, ids[:kept], state.carried, after[kept - 1]))
         self._mark, self._since = self._now(), time.perf_counter()
 
     def spent(self, now: float) -> float:
-        """Seconds that drafts under way had been made for at that time, at most."""
+        """Seconds that drafts under way had been made for at that time, at most: the host had other things to do."""
         return now - self._since
 
     def _fits(self, depth: int, parts: int) -> bool:

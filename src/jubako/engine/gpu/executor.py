@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -18,7 +16,6 @@ from ...errors import MachineError
 from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.carry import CARRY, keep_streams
 from ...ops.gpu.columns import Columns, Part, step_table
-from ...ops.gpu.draft_table import DRAFTED
 from ...ops.gpu.matrix import Source
 from ...ops.gpu.quick import quick_launches
 from ...ops.gpu.saved import resume, save, settle_state
@@ -30,14 +27,13 @@ from ..draft import LAYER_MOST
 from ..executor import STEP_COLUMNS, DraftWish, Speculated, draft_then_step
 from ..logits import Logits
 from ..plan import SharedMemory, prefix_budget
-from .ahead import Ahead
 from .cards import read_pieces
 from .cards_layout import lay_out
-from .clock import Clock
 from .compile import compiling
 from .device import what_fits
 from .draft import Drafts
 from .graph import Desk, Graphs
+from .greedy import GreedySteps
 from .memory import allocated, grow_at_the_end, tell_lost, too_little, video_bytes
 from .step import Steps
 from .swaps import Swaps
@@ -128,7 +124,7 @@ class GpuExecutor:
         graphs = Graphs(self.ops, self.desk)
         self.steps = Steps(self.ops, graphs)
         self._drafts = Drafts(self.ops, graphs) if self.drafts else None
-        self._ahead = Ahead(self.ops, self._drafts) if self._drafts is not None else None
+        self._greedy = GreedySteps(self.ops, self.steps, self._drafts) if self._drafts is not None else None
         self.swaps: list[Swaps] = []
         if boxes:
             for card, own in zip(self.cards, boxes, strict=True):
@@ -136,7 +132,6 @@ class GpuExecutor:
                     self.swaps.append(Swaps(own, Heat(len(own.layers), self.config.experts, self.config.experts_used)))
             self.desk.meanwhile = self._swap
             self.desk.sleep_while_waiting()  # a thread that spins beside those that compute halves their speed
-        self._clock = Clock(self.desk.on_gpu)
 
     @torch.inference_mode()
     @on_card
@@ -258,35 +253,13 @@ class GpuExecutor:
     @on_card
     def speculate(self, wishes: Sequence[DraftWish]) -> Speculated:
         """See `Executor.speculate`. The likeliest tokens are drafted and verified without the host in between."""
-        if self._drafts is None or self._ahead is None or any(wish.pick is not None for wish in wishes):
+        if self._greedy is None or any(wish.pick is not None for wish in wishes):
             return draft_then_step(self, wishes)
-        called, drafts, ahead = time.perf_counter(), self._drafts, self._ahead
-        depth, count = max(wish.depth for wish in wishes), len(wishes)
         for wish in wishes:
             wish.state.reserve(wish.state.position + 1 + wish.depth)
-        ahead.capture(wishes)
-        captured, under_way = drafts.captured, ahead.under_way(wishes)
-        if not under_way:
-            self._clock.start((count, depth))
-            drafts.start(wishes)
-            drafts.go_on(count, depth)
-        columns = [
-            Part([next, *[DRAFTED] * most], s.slot, s.position, s.pending, s.parity) for next, s, most, _ in wishes
-        ]
-        self.desk.write(step=step_table(columns))
-        if not under_way:
-            self._clock.stop(counts=drafts.captured == captured)
-        self.steps.run(count + sum(wish.depth for wish in wishes), whole=under_way)
-        ahead.launch(wishes, self._clock)
-        found = self.desk.fetch()
-        spent = self._clock.seconds((count, depth))
-        if under_way:  # what they took while the host had other things to do is nobody's loss
-            spent = max(spent - ahead.spent(called), 0.0)
-        states = [wish.state for wish in wishes]
-        likeliest, texts = found[0].tolist(), _shared(found[-1].tolist(), [1 + wish.depth for wish in wishes])
-        logits = self._opened(texts, states, likeliest)
-        ahead.note(states, texts, [list(one.likeliest) for one in logits])
-        return Speculated([text[1:] for text in texts], logits, spent)
+        read, likeliest, seconds = self._greedy.run(wishes)
+        logits = self._opened(read, [wish.state for wish in wishes], likeliest)
+        return Speculated([ids[1:] for ids in read], logits, seconds)
 
     def launch_behind(self, width: int, parts: int, depth: int) -> None:
         """Drafts by the table that a step of `width` columns left for them; nothing is waited for."""
@@ -335,9 +308,3 @@ class GpuExecutor:
     def resume(self, state: GpuState, saved: Saved, ids: Sequence[int] | np.ndarray) -> None:
         """See `SharingExecutor.resume`."""
         resume(state, saved, ids)
-
-
-def _shared(line: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """A step's columns by sequence."""
-    ends = list(accumulate(lengths))
-    return [list(line[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
