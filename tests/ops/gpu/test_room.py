@@ -52,5 +52,6 @@ def test_words_change_lanes(device: torch.device) -> None:
 def test_a_barrier_lies_between() -> None:
     check_rooms(f"{ROOM} st.shared.b32 [a], b; bar.sync 0; ld.shared.b32 c, [a];", "good")
     check_rooms("st.shared.b32 [a], b; ld.shared.b32 c, [a];", "without a room")
+    check_rooms(f"{ROOM} st.shared.b32 [a], b; ld.shared.b32 c, [d];", "_gdn_columns")
     with pytest.raises(RuntimeError, match="bad: words are looked for"):
         check_rooms(f"{ROOM} bar.sync 0; st.shared.b32 [a], b; ld.shared.b32 c, [a];", "bad")
