@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
+from jubako.engine.gpu.step import advance
 from jubako.measure.geometry import network_config
 from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.carry import CARRY, keep_streams, kept_streams
@@ -58,7 +59,7 @@ def joined(tokens: int) -> None:
 
 
 def between() -> None:
-    """What goes on from a part's last column, and what follows the head."""
+    """What goes on from a part's last column, what follows the head, and what ends a step."""
     columns, wide = columns_of(3), CONFIG.heads * CONFIG.head_dim
     index = torch.zeros(3, CONFIG.index_heads, CONFIG.index_dim)
     ready = Prepared(torch.zeros(3, CONFIG.heads, CONFIG.head_dim), torch.zeros(3, wide), index)
@@ -71,6 +72,8 @@ def between() -> None:
     after.follow()
     take(after.table, after.table)
     take_new(torch.zeros(10, 16, dtype=torch.int32), after.table, after.counts, after.drafts)
+    for draft in (after.table, None):
+        advance(after.table, after.best, after.counts, after.counts, draft, 0, 4)
 
 
 def remembered(tokens: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import TypeVar, cast
 
+import torch
 import triton
 import triton.language as tl
 
@@ -63,6 +64,23 @@ def _advance(
     tl.store(table + PARITY * COLUMNS + c, 1 - tl.load(table + PARITY * COLUMNS + c))
 
 
+def advance(
+    table: torch.Tensor, best: torch.Tensor, likeliest: torch.Tensor, read: torch.Tensor, draft: torch.Tensor | None,
+    idle: int, width: int,
+) -> None:  # fmt: skip
+    """End a step of `width` columns by `table`, whose likeliest tokens `best` tells: see `_advance`.
+
+    likeliest, read int32 [16], in main memory; draft: the draft layer's table, if there is one; idle: nobody's slot.
+    """
+    device = best.device
+    _advance[(1,)](
+        table, best, best.shape[1], likeliest, read, table if draft is None else draft, idle, width,
+        SIZE=power_of_two(best.shape[1]), DRAFTS=draft is not None, COLUMNS=COLUMNS, IDS=IDS, POSITION=POSITION,
+        FIRST=FIRST, COUNT=COUNT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, SLOT=SLOT, PART_SLOT=PART_SLOT,
+        OVERLAP=target(device).overlap, num_warps=4, **overlapped(device),
+    )  # fmt: skip
+
+
 def pieces(work: Generator[bool, None, Result], whole: bool) -> Generator[bool, None, Result]:
     """`work`, which yields nothing if it is to be done whole."""
     while True:
@@ -103,9 +121,5 @@ class Steps:
         if ops.weights.draft is not None:
             keep_streams(streams, ops.pool.carry, columns)
         best = largest_of(desk.logits[:width])
-        _advance[(1,)](
-            desk.step, best, best.shape[1], desk.likeliest, desk.read, desk.draft, ops.pool.idle_slot, width,
-            SIZE=power_of_two(best.shape[1]), DRAFTS=ops.weights.draft is not None, COLUMNS=COLUMNS, IDS=IDS,
-            POSITION=POSITION, FIRST=FIRST, COUNT=COUNT, BASE=BASE, PENDING=PENDING, PARITY=PARITY, SLOT=SLOT,
-            PART_SLOT=PART_SLOT, OVERLAP=target(best.device).overlap, num_warps=4, **overlapped(best.device),
-        )  # fmt: skip
+        drafts = desk.draft if ops.weights.draft is not None else None
+        advance(desk.step, best, desk.likeliest, desk.read, drafts, ops.pool.idle_slot, width)
