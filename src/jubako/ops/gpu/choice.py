@@ -202,10 +202,13 @@ class ColumnChoice:
 
         early: of `Columns`.
         """
-        max_blocks, room = self.scores.shape[1], self.lists.shape[1]
+        max_blocks, room, to = self.scores.shape[1], self.lists.shape[1], target(blocks.device)
+        few = (
+            {"maxnreg": 128} if to.overlap and len(positions) == 1 else {}
+        )  # so that a program needs no empty processor
         _choose_columns[(room // self.chunk, len(positions))](
             self.scores, self.counts, blocks, chosen, self.lists, self.sizes, self.candidates, self.arrived, positions,
             max_blocks, room, BUDGET=self.budget, BUDGET_BLOCK=triton.next_power_of_2(self.budget), RATIO=ratio,
             CHUNK=self.chunk, CHUNKS=self.sizes.shape[1], LISTED=LISTED, BIN_BITS=BIN_BITS, BINS=BINS, LOWEST=LOWEST,
-            EARLY=early, OVERLAP=target(blocks.device).overlap, num_warps=WARPS, **overlapped(blocks.device),
+            EARLY=early, OVERLAP=to.overlap, num_warps=WARPS, **few, **overlapped(blocks.device),
         )  # fmt: skip
