@@ -203,9 +203,7 @@ class ColumnChoice:
         early: of `Columns`.
         """
         max_blocks, room, to = self.scores.shape[1], self.lists.shape[1], target(blocks.device)
-        few = (
-            {"maxnreg": 128} if to.overlap and len(positions) == 1 else {}
-        )  # so that a program needs no empty processor
+        few = {"maxnreg": 128} if to.overlap else {}  # else a program waits for a multiprocessor that is all empty
         _choose_columns[(room // self.chunk, len(positions))](
             self.scores, self.counts, blocks, chosen, self.lists, self.sizes, self.candidates, self.arrived, positions,
             max_blocks, room, BUDGET=self.budget, BUDGET_BLOCK=triton.next_power_of_2(self.budget), RATIO=ratio,
