@@ -65,8 +65,9 @@ def _score_columns(
     """
     release(OVERLAP)
     wait(OVERLAP and not EARLY)
-    mine = tl.program_id(0) * CHUNK
+    programs = tl.num_programs(0)
     for part in range(0, tokens):
+        mine = (tl.program_id(0) + part * (programs // COLUMNS)) % programs * CHUNK  # parts begin with other programs
         count = tl.load(parts + COUNT * COLUMNS + part)
         base = tl.load(parts + BASE * COLUMNS + part)
         last = (base + count) // RATIO
@@ -77,7 +78,7 @@ def _score_columns(
             d = tl.arange(0, BLOCK_D)
             together: tl.constexpr = 16 // HEAD_ROWS  # columns in one product
             row = tl.arange(0, 16)
-            for start in range(mine, last, tl.num_programs(0) * CHUNK):
+            for start in range(mine, last, programs * CHUNK):
                 for group in range(0, tl.cdiv(count, together)):
                     column = group * together + row // HEAD_ROWS
                     inside = (column < count) & (row % HEAD_ROWS < HEADS)
@@ -106,7 +107,7 @@ def _score_columns(
                         tally = tl.histogram(bin_of(key, BIN_BITS, BINS, LOWEST), BINS, mask=there)
                         bins = counts + (first + own) * BINS + tl.arange(0, BINS)
                         tl.atomic_add(bins, tally, mask=tally > 0, sem="relaxed")
-    if mine == 0:
+    if tl.program_id(0) == 0:
         wait(OVERLAP and EARLY)
 
 
