@@ -77,31 +77,30 @@ CALIBRATED = Factors(
     cpu_kernels=0.855,
     cpu_prompt=0.75,
     cpu_layer_token=54e-6,
-    # One H200, 30 November 2026, its last kernels of the day: 3.5 to 3.6 ms for one column, 5.34 to 5.4 for four, and
-    # 0.05 to 0.1 more where the host asks. Before: 0.33 more from 4,096 tokens of context on, however long.
-    card_dense=0.533,
-    card_experts=0.533,
+    # One H200, 30 November 2026, its last kernels of the day: 3.13 to 3.15 ms for one column, 4.47 to 4.75 for four,
+    # and 0.1 more where the host asks; 0.27 more from 4,096 tokens of context on, however long.
+    card_dense=0.626,
+    card_experts=0.626,
     card_cache=1,
-    card_attending=28e-6,
+    card_attending=23e-6,
     card_launches=14,
-    card_column=1.3e-6,
+    card_column=0,
     host=0.1e-3,
-    # There with 16 cores: the rows of docs/performance/boxes.md with one column, 512 experts and 256, fitted together
-    # beside the kernels that they were measured with.
+    # There with 16 cores: seven rows of docs/performance/boxes.md with one column, 512 experts and 256, and four with
+    # more, fitted together beside those kernels.
     blind=0.1,
-    absent=0.77,
+    absent=0.7,
     fetch=1.03,
     link_from_frames=0,  # the CPU alone works on them then
     ahead=2,
     wrong=0.38,
-    asking=25e-6,
-    handoff=51e-6,
-    # There: chunks of 512, 4,096 and 8,192 in 105, 228 and 436 ms with every expert in a slot; 4,096 in 263 ms after
-    # 61,440 tokens and in 290 after 237,568.
-    card_chunk=0.178,
-    card_macs=0.31,
-    card_chosen=0.56e-6,
-    card_scored=2.7e-12,
+    asking=15e-6,
+    handoff=70e-6,
+    # There: 512, 4,096, 65,536 and 256,000 tokens in 92, 207, 3,494 and 14,187 ms with every expert in a slot.
+    card_chunk=0.184,
+    card_macs=0.33,
+    card_chosen=0.3e-6,
+    card_scored=1.4e-12,
     far_cells=0.46,  # after 250,000 tokens, 4,096 of them near: 1.21 ms more for one column, 4.72 for four
     link=0.95,
     ssd=0.85,
