@@ -11,7 +11,7 @@ from .matrix import Matrix
 from .target import interpreted
 
 PLAIN = 10  # units of plain numbers on their way at once
-WAVES = 65536  # rows from which on programs in tiles come one after the other
+WAVES = 65536  # rows from which on programs in tiles come in many waves
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,16 @@ def tile_cut(rows: int, units: int, tokens: int) -> TileCut:
     """Few rows: the block pairs of a unit go over four warps, else over two.
 
     The programs of a launch wait for its columns side by side, so that a round trip for every product would be idle
-    time of them all. In the many waves that an output matrix takes, one's round trips hide behind another's weights:
-    there 128 registers let a thousand programs be there at once.
+    time of them all. Short rounds leave room for a thousand programs at once, all of a layer's projections or a wave
+    of an output matrix; one token's projections are faster in long rounds, in two waves.
     """
-    warps, fours = 2 if rows >= 8192 else 4, triton.next_power_of_2(-(-tokens // 4))
-    together = {1: 5 if warps == 2 else 12, 2: 5}.get(fours, 2)  # units, as registers allow
-    at_once = fours == 1 and rows < WAVES
-    registers = 128 if warps == 2 and fours == 1 and not at_once else None
-    return TileCut(warps, fours, divisor(units, together), at_once, registers)
+    fours, few = triton.next_power_of_2(-(-tokens // 4)), rows < 8192
+    warps = 4 if few else 2
+    if fours > 1:
+        return TileCut(warps, fours, divisor(units, 5 if fours == 2 else 2), False, None)
+    if few or (tokens == 1 and rows < WAVES):
+        return TileCut(warps, fours, divisor(units, 12 if few else 5), True, None)
+    return TileCut(warps, fours, divisor(units, 2), True, 128)
 
 
 def second_cut(matrix: Matrix, units: int, rows: int, warps: int, columns: int, each: int = 1) -> tuple[int, int]:
