@@ -339,7 +339,10 @@ def test_names_of_tokens_are_the_templates_own() -> None:
         ("{{ '%1000000000d' % 1 }}", "memory"),
         ("{{ '{:1000000000}'.format(1) }}", "memory"),
         ("{{ [0] * 10**9 }}", "memory"),
-        ("{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "memory"),
+        (  # on a busy machine its time is over before its memory is
+            "{% set ns = namespace(s='a') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+            "memory|did not finish",
+        ),
         ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "failed"),
     ],
 )
