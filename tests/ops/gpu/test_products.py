@@ -83,6 +83,19 @@ def test_tiles_have_the_bits_of_the_cpu(rows: int, cols: int, tokens: int, devic
     assert same_bits(numbers, decode_blocks("Q8_0", raw))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="hundreds of programs take the interpreter minutes")
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_tiles_of_many_rows_have_the_bits_of_the_cpu(tokens: int, device: torch.device) -> None:
+    """As projections and output matrices have: other programs than those of few rows, several rounds of units."""
+    rows, cols = 65541, 2560
+    raw = np.resize(rows_of("Q8_0", (997,), cols, 3), (rows, cols // 32 * 34))  # a prime, so that tiles differ
+    x = activations(tokens, cols)
+    read = quantize(torch.from_numpy(x).to(device))
+    for count in (8195, rows):
+        tiles = Matrix(to_tiles(torch.from_numpy(raw[:count]).to(device)), TILED, count, cols)
+        assert same_bits(linear(tiles, read), _cpu.linear(weight("Q8_0", raw[:count]), x))
+
+
 def test_longer_rows_of_weights(device: torch.device) -> None:
     """A row padded to 768 columns meets 640 values."""
     m, w = both("Q2_K", 9, 768, device)
