@@ -8,16 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from block_rows import rows_of
 from gpu_weights import same_bits
 from test_mixture import CHOSEN, COUNT, HIDDEN, SIZE, mixture
 
 from jubako import _cpu
-from jubako.ops.gpu.away import BELL, DONE, ERROR, Away, Mailbox
+from jubako.ops.gpu.away import ANSWERED, BELL, DONE, ERROR, Away, Mailbox, await_rows
 from jubako.ops.gpu.experts import Experts, Routed, experts
 from jubako.ops.gpu.host import addresses_of
 from jubako.ops.gpu.link import MOST, fits, link_of
 from jubako.ops.gpu.pinned import copy_of
+from jubako.ops.gpu.target import target
 from jubako.quant import BY_NAME
 
 
@@ -128,3 +131,23 @@ def test_nobody_answers(device: torch.device, device_case: list[Case], monkeypat
     case.threads.close()
     experts(case.layer, case.mixture.input(), case.mixture.routed()).cpu()
     assert int(case.mailbox.words[ERROR]) == 1 and "did not answer" in case.mailbox.trouble
+
+
+@triton.jit
+def late_kernel(  # type: ignore[no-untyped-def]
+    words, state, number, patience, DONE: tl.constexpr, ERROR: tl.constexpr, ANSWERED: tl.constexpr, FORM: tl.constexpr
+):  # fmt: skip
+    """A program that is not the first to wait for the rows of a request."""
+    await_rows(number, words, state, False, patience, DONE, ERROR, ANSWERED, FORM)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_program_that_gives_up_says_so(told: bool, device: torch.device) -> None:
+    """The program that looks over the bus may still see the answer later."""
+    box = Mailbox.of(CHOSEN, HIDDEN, device)
+    box.state[ANSWERED] = 7 if told else 6
+    late_kernel[(1,)](
+        box.words, box.state, 7, 50, DONE=DONE, ERROR=ERROR, ANSWERED=ANSWERED, FORM=target(device).form, num_warps=1
+    )
+    box.state.cpu()
+    assert bool(box.trouble) is not told

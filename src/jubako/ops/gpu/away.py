@@ -234,6 +234,7 @@ def await_rows(
             left = patience * 4
             while (left > 0) & (tl.atomic_add(state + ANSWERED, 0, sem="acquire", scope="gpu") != number):
                 left -= 1
+            tl.store(words + ERROR, 1, mask=left == 0)  # the first may still be looking, and find them
 
 
 @triton.jit
