@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from jubako.engine.logits import Logits
 from jubako.files import open_model
 from jubako.measure.bench_gpu import GpuBench
 from jubako.measure.synth import synth
+from jubako.ops.gpu.ops import GpuOps
 from jubako.ops.gpu.sequence import GpuState
 
 DEPTH = 192
@@ -78,9 +80,18 @@ def test_a_long_prompt_is_timed_at_several_lengths(bench: GpuBench, monkeypatch:
 
 
 def test_speculative_steps_are_timed_from_end_to_end(bench: GpuBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What agrees is kept; what a step replays are its graph and that of the drafts behind it."""
+    """What agrees is kept; what a step replays are its graph and that of the drafts behind it, while what they ask the
+    CPU for is answered."""
     asked: list[tuple[int, int]] = []
     launched: list[str] = []
+    awake = 0
+
+    @contextmanager
+    def answered(self: GpuOps) -> Iterator[None]:
+        nonlocal awake
+        awake += 1
+        yield
+        awake -= 1
 
     def speculate(self: GpuExecutor, wishes: list[DraftWish]) -> Speculated:
         [wish] = wishes
@@ -90,9 +101,11 @@ def test_speculative_steps_are_timed_from_end_to_end(bench: GpuBench, monkeypatc
         return Speculated([[1, 2, 3]], [Logits(lambda: np.zeros((4, 320), np.float32), [1, 5, 6, 7])], 0.0)
 
     def seconds(work: Callable[[], object]) -> float:
+        assert awake > 0
         work()
         return 0.008
 
+    monkeypatch.setattr(GpuOps, "awake", answered)
     monkeypatch.setattr(GpuExecutor, "speculate", speculate)
     monkeypatch.setattr(GpuExecutor, "launch_behind", lambda self, width, parts, depth: launched.append("drafts"))
     monkeypatch.setattr(Steps, "run", lambda self, width, whole: launched.append(f"step {width}"))

@@ -117,7 +117,7 @@ class GpuBench:
         """Time steps of `width` columns, shared by the sequences, after `depth` tokens: runs of some RUN seconds."""
         self.note(f"{width} columns of {sequences} sequences at depth {depth}")
         desk, runner, each = self.executor.desk, self.executor.steps, width // sequences
-        with self.states(sequences, depth) as states:
+        with self.states(sequences, depth) as states, self.executor.ops.awake():
             for state in states:
                 state.reserve(min(depth + each * (STEPS + 4), state.context))
             ids = self.ids(each)
@@ -161,7 +161,7 @@ class GpuBench:
         """Time greedy speculative steps after `depth` tokens: medians after four that warm up."""
         self.note(f"{drafts} drafts at depth {depth}")
         executor, width = self.executor, 1 + drafts
-        with self.states(1, depth) as [state]:
+        with self.states(1, depth) as [state], executor.ops.awake():
             executor.step([(self.ids(1), state)])
             token, ends = self.ids(1)[0], list[float]()
             for _ in range(repeats + 4):
