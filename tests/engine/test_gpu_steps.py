@@ -287,6 +287,23 @@ def test_no_graph_of_drafts_is_captured_while_drafts_are_under_way(
     assert drafts == [5, 5, 5] and len(ran) == 4 and set(ran) <= set(captured)
 
 
+def test_only_what_asks_nobody_is_captured_with_drafts_behind(
+    executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where other cards or the CPU are asked no drafts follow a step."""
+    greedy, captured = executor._greedy, list[Any]()
+    assert greedy is not None
+    monkeypatch.setattr(Graphs, "capture", lambda self, key, work: captured.append(key))
+    greedy.capture(1)
+    assert not captured
+    greedy.capture(3)
+    assert captured[:2] == [("drafts behind", 3, 1, 2), ("step", 3, True)]
+    captured.clear()
+    monkeypatch.setattr(greedy._ahead, "possible", False)
+    greedy.capture(3)
+    assert not captured
+
+
 def test_many_carried_tokens_are_read_before_drafting(executor: GpuExecutor) -> None:
     """More sure tokens than a step has columns wait for the draft layer."""
     state = executor.new_state(256)

@@ -43,7 +43,7 @@ class Ahead:
     def __init__(self, ops: GpuOps, drafts: Drafts) -> None:
         self._drafts = drafts
         # what other cards, the CPU or the disk have to do for a pass is only done while a verb runs
-        self._possible = ops.alone and ops.pool.homes is None
+        self.possible = ops.alone and ops.pool.homes is None
         self._depth = 0  # of the drafts under way; 0: there are none
         self._taken: list[_Taken] = []
         self._mark = (-1, -1)
@@ -99,7 +99,7 @@ class Ahead:
 
     def _fits(self, depth: int, parts: int) -> bool:
         """Whether a step leaves rows of logits to the drafts, and the index keys' ring what a pass over them needs."""
-        return self._possible and parts * (2 + depth) <= COLUMNS and 2 * depth <= COLUMNS
+        return self.possible and parts * (2 + depth) <= COLUMNS and 2 * depth <= COLUMNS
 
     def _goes_on(self, wishes: Sequence[DraftWish]) -> bool:
         return self._mark == self._now() and [wish.state for wish in wishes] == [one.state for one in self._taken]

@@ -147,13 +147,11 @@ class GpuExecutor:
                 list(self.steps.read(width))
         for width in widths:
             self.steps.capture(width)
-        if self._drafts is not None:
+        if self._drafts is not None and self._greedy is not None:
             for width in widths:
                 for depth in range(1, 1 + LAYER_MOST):
                     self._drafts.capture(width, 1, depth)
-                if 1 < width <= 1 + LAYER_MOST:
-                    self._drafts.capture_behind(width, 1, width - 1)
-                    self.steps.capture(width, whole=True)
+                self._greedy.capture(width)
         for tokens in prompts:
             state = self.new_state(min(tokens, self.context))
             self.forward([0] * min(tokens, self.context), state, last_only=True)

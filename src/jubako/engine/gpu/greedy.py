@@ -9,6 +9,7 @@ from itertools import accumulate
 from ...ops.gpu.columns import Part, step_table
 from ...ops.gpu.draft_table import DRAFTED
 from ...ops.gpu.ops import GpuOps
+from ..draft import LAYER_MOST
 from ..executor import DraftWish
 from .ahead import Ahead
 from .clock import Clock
@@ -23,6 +24,12 @@ class GreedySteps:
         self._steps, self._drafts, self._desk = steps, drafts, drafts.desk
         self._ahead = Ahead(ops, drafts)
         self._clock = Clock(drafts.desk.on_gpu)
+
+    def capture(self, width: int) -> None:
+        """Have ready what steps of one sequence take behind each other's drafts, where there are any."""
+        if self._ahead.possible and 1 < width <= 1 + LAYER_MOST:
+            self._drafts.capture_behind(width, 1, width - 1)
+            self._steps.capture(width, whole=True)
 
     def run(self, wishes: Sequence[DraftWish]) -> tuple[list[list[int]], list[int], float]:
         """Draft, and read each wish's `next` and its drafts in one pass, for which there must be room.
