@@ -28,3 +28,10 @@ def test_same_planes(name: str, device: torch.device) -> None:
 
 def test_types_of_experts_take_one_pass() -> None:
     assert {"IQ3_XXS", "IQ4_NL", "Q4_K", "IQ2_S", "IQ3_S"} <= set(repack.TYPES) <= set(planar.LAYOUTS)
+
+
+def test_codebooks_stay_where_graphs_know_them(device: torch.device) -> None:
+    grid = repack.grid_of("IQ3_XXS", device)
+    for number in range(100):
+        repack.grid_of(f"of another card, {number}", device)
+    assert repack.grid_of("IQ3_XXS", device) is grid

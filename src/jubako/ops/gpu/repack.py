@@ -7,7 +7,7 @@ words of four codes, one a byte. A type's function makes these words; how planes
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -217,9 +217,10 @@ def form_of(kind: BlockType) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@lru_cache(maxsize=32)
+@cache
 def grid_of(name: str, device: torch.device) -> torch.Tensor:
-    """A codebook as numbers of its magnitudes, four a word: int32 [entries · width / 4]; a zero without one."""
+    """A codebook as numbers of its magnitudes, four a word: int32 [entries · width / 4]; a zero without one. Captured
+    graphs read it where it lies, so none is ever forgotten."""
     if name not in ("IQ2_XXS", "IQ2_S", "IQ3_XXS", "IQ3_S"):
         return torch.zeros(1, dtype=torch.int32, device=device)
     grid = getattr(codebooks, name)
