@@ -70,19 +70,24 @@ def rounded(x):
 
 
 @triton.jit
-def codes_of(x, FINE: tl.constexpr):
-    """x float32 [blocks, 32] -> q int32 [blocks, 32], d float32 [blocks]. A NaN makes its block's scale NaN."""
+def scale_and_inverse(largest, FINE: tl.constexpr):
+    """A block's scale by its largest magnitude, and what its numbers are multiplied by. A NaN's scale is NaN."""
     most: tl.constexpr = 32385.0 if FINE else 127.0
-    magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    largest = tl.max(magnitude, axis=1).to(tl.float32, bitcast=True)
     tiny = largest < 7.888609052210118e-31  # 2^-100
     most_of_all = largest * 0.0 + most
     d = tl.where(tiny, 0.0, tl.div_rn(largest, most_of_all))
     if FINE:
         d += 0.0 * largest
-    inverse = tl.where(
+    return d, tl.where(
         tiny, 0.0, tl.div_rn(tl.where(largest < float("inf"), most_of_all, 0.0), tl.where(tiny, 1.0, largest))
     )
+
+
+@triton.jit
+def codes_of(x, FINE: tl.constexpr):
+    """x float32 [blocks, 32] -> q int32 [blocks, 32], d float32 [blocks]. A NaN makes its block's scale NaN."""
+    magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    d, inverse = scale_and_inverse(tl.max(magnitude, axis=1).to(tl.float32, bitcast=True), FINE)
     q = rounded(x * inverse[:, None])
     return tl.where(q == q, q, 0.0).to(tl.int32), d
 

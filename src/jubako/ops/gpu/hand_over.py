@@ -10,24 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .activation import rounded
+from .activation import rounded, scale_and_inverse
 from .fixed import put
 
 
 @triton.jit
 def codes_beside(x, FINE: tl.constexpr):
     """`activation.codes_of` with scales beside each number, so that all stays in the lanes where it lies."""
-    most: tl.constexpr = 32385.0 if FINE else 127.0
     magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     largest = tl.broadcast_to(tl.max(magnitude, axis=1)[:, None], x.shape).to(tl.float32, bitcast=True)
-    tiny = largest < 7.888609052210118e-31
-    most_of_all = largest * 0.0 + most
-    d = tl.where(tiny, 0.0, tl.div_rn(largest, most_of_all))
-    if FINE:
-        d += 0.0 * largest
-    inverse = tl.where(
-        tiny, 0.0, tl.div_rn(tl.where(largest < float("inf"), most_of_all, 0.0), tl.where(tiny, 1.0, largest))
-    )
+    d, inverse = scale_and_inverse(largest, FINE)
     q = rounded(x * inverse)
     return tl.where(q == q, q, 0.0).to(tl.int32), d
 
