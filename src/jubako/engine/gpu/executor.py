@@ -262,7 +262,6 @@ class GpuExecutor:
     def launch_behind(self, width: int, parts: int, depth: int) -> None:
         """Drafts by the table that a step of `width` columns left for them; nothing is waited for."""
         assert self._drafts is not None
-        self._drafts.capture_behind(width, parts, depth)
         self._drafts.behind(width, parts, depth)
 
     def _swap(self) -> None:

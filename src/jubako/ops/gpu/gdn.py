@@ -241,14 +241,14 @@ def gdn_columns(
     key_heads, dim = memory.k.shape[3:]
     heads = memory.u.shape[3]
     assert dim <= LARGEST, f"heads of {dim} x {dim} do not fit a program"
-    own = elsewhere(target(qkv.device), tokens * heads, 4 * dim + 4, qkv.device)
+    to = target(qkv.device)
+    own = elsewhere(to, tokens * heads, 4 * dim + 4, qkv.device)
     out = (
         room_for(tokens, heads * dim, True, qkv.device)
         if dim % 32 == 0
         else torch.empty(tokens, heads * dim, device=qkv.device)
     )
     places = (out.q, out.d, out.s, out.x, out.blocks) if isinstance(out, Quantised) else (out, out, out, out, 0)
-    to = target(qkv.device)
     _gdn_columns[(heads, tokens)](
         qkv, z, beta, alpha, qkv.stride(0), z.stride(0), beta.stride(0), alpha.stride(0),
         weights.conv, weights.dt_bias, weights.a, weights.norm,
