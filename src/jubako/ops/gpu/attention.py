@@ -59,7 +59,7 @@ def _attend(
     far_row, far_codes, far_scales,
     GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, GROUPS: tl.constexpr,
     PAGE: tl.constexpr, RATIO: tl.constexpr, BUDGET: tl.constexpr, SPARSE: tl.constexpr, SPLITS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One run of a token's cells for the query heads of a key/value head. A tile is fetched while one is worked on."""
     release(OVERLAP)
@@ -81,15 +81,14 @@ def _attend(
     weight = tl.zeros([GROUP_ROWS], tl.float32)
     mixed = tl.zeros([GROUP_ROWS, D], tl.float32)
     i = start + tl.arange(0, TILE)
-    unknown = position < 0
-    row = rows_of_cells(blocks, pages, i, end, from_blocks, tail, kv, listed, unknown, i, KV_HEADS, PAGE, RATIO, SPARSE)
+    row = rows_of_cells(blocks, pages, i, end, from_blocks, tail, kv, listed, False, 0, KV_HEADS, PAGE, RATIO, SPARSE)
     key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
     value, value_scale = _fetch(codes, scales, row + PAGE, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
     for _ in range(start, end, TILE):
         live = i < end
         i += TILE
         row = rows_of_cells(
-            blocks, pages, i, end, from_blocks, tail, kv, listed, unknown, i, KV_HEADS, PAGE, RATIO, SPARSE
+            blocks, pages, i, end, from_blocks, tail, kv, listed, False, 0, KV_HEADS, PAGE, RATIO, SPARSE
         )
         keys = _decoded(key, key_scale, D, TILE)
         key, key_scale = _fetch(codes, scales, row, i < end, far_row, far_codes, far_scales, D, GROUPS, FAR)
@@ -176,13 +175,13 @@ def sparse_attention(
         "GROUP": group, "GROUP_ROWS": max(16, power_of_two(group)), "KV_HEADS": kv_heads, "D": dim,
         "GROUPS": memory.scales.shape[-1], "PAGE": PAGE, "RATIO": max(memory.ratio, 1),
         "BUDGET": blocks.shape[1] if blocks is not None else 1, "SPARSE": blocks is not None, "SPLITS": splits,
-        "FAR": memory.far is not None, "EARLY": columns.early, "OVERLAP": to.overlap, **overlapped(q.device),
+        "FAR": memory.far is not None, "OVERLAP": to.overlap, **overlapped(q.device),
     }  # fmt: skip
     bytewise = step and memory.codes.dtype == torch.int8 and to.dot
     if bytewise:
         attend_bytes[(tokens, kv_heads, splits)](
             q, sums, maxima, totals, *where, TILE=STEP_TILE, PIECE=min(PIECE, dim // memory.scales.shape[-1]),
-            VALUE=VALUE, NUMBER=tl.float32 if interpreted() else tl.float16, FORM=to.one_column,
+            VALUE=VALUE, NUMBER=tl.float32 if interpreted() else tl.float16, EARLY=columns.early, FORM=to.one_column,
             num_warps=STEP_WARPS, **sizes,
         )  # fmt: skip
     else:
