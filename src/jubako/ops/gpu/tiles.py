@@ -1,12 +1,23 @@
-"""Q8_0 in tiles: codes lie as the operands of one tensor core instruction, sixteen bytes a thread.
+"""Matrices in tiles: codes lie as the operands of one tensor core instruction, sixteen bytes a thread.
 
-A tile is eight rows, cut into pairs of blocks of 32; rows are padded to two tiles. With row 8·tile + g and block
-2·pair + b, both planes one after the other:
+Rows are padded to sixteen, columns cut into pairs of blocks of 32; planes lie one after the other.
+
+Q8_0: a tile is eight rows. With row 8·tile + g and block 2·pair + b
 
     codes   [tiles, pairs, g 8, t 4, b 2, h 2] words of four weights 8t + 4h … 8t + 4h + 3
     scales  [tiles, pairs, g 8, b 2] float16
 
-So a warp that reads a pair of blocks of eight rows reads 512 bytes in a row. Kernels know the layout as a block type.
+K-quants: a tile is sixteen rows. With row 16·tile + 8·below + g and block 2·pair + b
+
+    nibbles [tiles, pairs, g 8, t 4, below 2, b 2] words: byte i's low nibble is of weight 8t + i, its high one of
+            8t + 4 + i; where sixteen weights have a scale of their own (`halved`), of 4t + i and of 16 + 4t + i
+    twos    [tiles, pairs, g 8, t 4, below 2] words: bits 2·(2b + h) of a byte go on above its nibble h (1: high)
+    bits    [tiles, pairs, g 8, t 4] words: so does bit 4·below + 2b + h
+    sub     [tiles, pairs, g 8, below 2, b 2] sub-scales of two bytes
+    d       [tiles, units of 256, g 8, below 2] scales
+
+So a warp that reads a pair of blocks of sixteen rows reads codes of 512 bytes in a row, of Q8_0 twice. Kernels know
+each type in tiles as a block type of its own.
 """
 
 from __future__ import annotations
@@ -14,16 +25,38 @@ from __future__ import annotations
 import torch
 
 from ...quant import BY_NAME, BlockType
-from .planar import ALIGNMENT
+from . import unpack
+from .planar import ALIGNMENT, LAYOUTS
 
-TILED = BlockType(id=1 << 20, name="Q8_0 in tiles", weights=32, bytes=34)
-ROWS = 16  # of two tiles: what an instruction takes
+ROWS = 16  # what an instruction takes
 UNIT, PAIR = 256, 64  # weights of what products take at a time; of the gates', whose rows are short
+_NUMBERS = 1 << 20  # ids from here on
+
+
+def _in_tiles(name: str) -> BlockType:
+    kind = BY_NAME[name]
+    row = LAYOUTS[name].row_bytes(kind.weights)
+    return BlockType(id=_NUMBERS + kind.id, name=f"{name} in tiles", weights=kind.weights, bytes=row)
+
+
+TILES = {name: _in_tiles(name) for name in ("Q8_0", "Q4_K", "Q5_K", "Q6_K")}
+"""Types in tiles, by the name that a file knows them by."""
+TILED = TILES["Q8_0"]
 
 
 def fits(kind: BlockType, cols: int, step: int = UNIT) -> bool:
     """Whether a matrix of this type and row length can lie in tiles, for kernels that take `step` weights at a time."""
-    return kind is BY_NAME["Q8_0"] and cols % step == 0
+    return kind.name == "Q8_0" and cols % step == 0 and cols % kind.weights == 0
+
+
+def is_tiled(kind: BlockType) -> bool:
+    """Whether this is one of TILES."""
+    return kind.id >= _NUMBERS
+
+
+def halved(name: str) -> bool:
+    """Whether both halves of a block of 32 have sub-scales of their own."""
+    return name == "Q6_K"
 
 
 def padded(rows: int) -> int:
@@ -31,21 +64,55 @@ def padded(rows: int) -> int:
     return -(-rows // ROWS) * ROWS
 
 
-def to_tiles(raw: torch.Tensor) -> torch.Tensor:
-    """Blocks uint8 [rows, row bytes] of Q8_0 as tiles uint8 [bytes], on their device."""
-    rows, pairs = raw.shape[0], raw.shape[1] // 68
-    size = padded(rows) * pairs * 2
-    out = torch.zeros(-(-size * 34 // ALIGNMENT) * ALIGNMENT, dtype=torch.uint8, device=raw.device)
-    codes = out[: size * 32].view(-1, pairs, 8, 4, 2, 2, 4)
-    scales = out[size * 32 : size * 34].view(-1, pairs, 8, 2, 2)
+def to_tiles(raw: torch.Tensor, kind: BlockType = BY_NAME["Q8_0"]) -> torch.Tensor:
+    """Blocks uint8 [rows, row bytes] of a type as tiles uint8 [bytes], on their device."""
+    rows, cols = raw.shape[0], raw.shape[1] // kind.bytes * kind.weights
+    size = padded(rows) * TILES[kind.name].row_bytes(cols)
+    out = torch.zeros(-(-size // ALIGNMENT) * ALIGNMENT, dtype=torch.uint8, device=raw.device)
     step = max(ROWS, (1 << 25) // raw.shape[1] // ROWS * ROWS)  # some 32 MB at a time
     for first in range(0, rows, step):
         piece = raw[first : first + step]
-        if len(piece) % 8:
-            piece = torch.cat([piece, piece.new_zeros(8 - len(piece) % 8, raw.shape[1])])
-        at = slice(first // 8, first // 8 + len(piece) // 8)
-        blocks = piece.reshape(-1, 8, pairs, 2, 34)  # tile, g, pair, b
-        scales[at] = blocks[..., :2].permute(0, 2, 1, 3, 4)
-        words = blocks[..., 2:].unflatten(-1, (4, 2, 4))  # t, h, bytes
-        codes[at] = words.permute(0, 2, 1, 4, 3, 5, 6)
+        if len(piece) % ROWS:
+            piece = torch.cat([piece, piece.new_zeros(ROWS - len(piece) % ROWS, raw.shape[1])])
+        at = 0
+        for plane in _bytes(piece) if kind.name == "Q8_0" else _planes(piece, kind):
+            each = plane.numel() // len(piece)  # bytes of a row
+            out[at + first * each :][: plane.numel()] = plane.reshape(-1)
+            at += padded(rows) * each
     return out
+
+
+def _bytes(raw: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The planes of rows of Q8_0."""
+    blocks = raw.reshape(len(raw) // 8, 8, -1, 2, 34)  # tile, g, pair, b
+    words = blocks[..., 2:].unflatten(-1, (4, 2, 4))  # t, h, bytes
+    return words.permute(0, 2, 1, 4, 3, 5, 6), blocks[..., :2].permute(0, 2, 1, 3, 4)
+
+
+def _planes(raw: torch.Tensor, kind: BlockType) -> list[torch.Tensor]:
+    """The planes of rows of a K-quant."""
+    tiles, layout = len(raw) // ROWS, LAYOUTS[kind.name]
+    codes, sub, d = unpack.UNPACKERS[kind.name](raw.reshape(-1, kind.bytes))
+    assert sub is not None and d is not None
+    shape = (2, 4, 4) if halved(kind.name) else (4, 2, 4)
+    words = codes.view(tiles, 2, 8, -1, 2, *shape)  # tile, below, g, pair, b, then t and h in their order, byte
+    if halved(kind.name):
+        words = words.transpose(5, 6)
+    words = words.permute(0, 3, 2, 5, 1, 4, 6, 7)  # tile, pair, g, t, below, b, h, byte
+    low, high = words & 15, words >> 4
+    planes = [low[..., 0, :] | low[..., 1, :] << 4]
+    if 2 in layout.widths:
+        planes.append(_above([high[..., i // 2, i % 2, :] << 2 * i for i in range(4)]))
+    if 1 in layout.widths:
+        planes.append(_above([high[..., i // 4, i // 2 % 2, i % 2, :] << i for i in range(8)]))
+    planes.append(sub.reshape(tiles, 2, 8, -1, 2, layout.sub).permute(0, 3, 2, 1, 4, 5))
+    planes.append(d.reshape(tiles, 2, 8, -1, layout.d).permute(0, 3, 2, 1, 4))
+    return planes
+
+
+def _above(parts: list[torch.Tensor]) -> torch.Tensor:
+    """All of them in one byte each."""
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole | part
+    return whole
