@@ -76,7 +76,7 @@ def _mark(blocks, marks, start, stride, RATIO: tl.constexpr, BUDGET: tl.constexp
         tl.store(marks + t * stride + word, tl.full([SIZE // 2], -1, tl.int32), mask=word < stride)
 
 
-@triton.jit(do_not_specialize=["slot", "start", "tokens"])
+@triton.jit(do_not_specialize=["mark_stride", "slot", "start", "tokens"])
 def _attend_all(
     q, gate, out, marks, mark_stride, pages, page_stride, codes, scales, slot, start, tokens, scale,
     far_row, far_codes, far_scales,
@@ -152,7 +152,7 @@ def attend_prompt(
         assert chosen is not None
         attend_chosen(q, gate, out, memory, columns, blocks, chosen)
         return Halves(out)
-    marks, stride = out, 0
+    marks, stride = memory.cells, 0  # of marks where there are none only the type counts
     if blocks is not None and end // ratio > blocks.shape[1]:
         stride = -(-(end // ratio + 1) // 32)
         marks = torch.zeros(tokens, stride, dtype=torch.int32, device=q.device)

@@ -71,9 +71,9 @@ def tiles_of(ids: torch.Tensor, experts: int, tile: int) -> Tiles:
     device, total = ids.device, ids.numel()
     tiles = total // tile + min(experts, total)
     counts = torch.zeros(experts, dtype=torch.int32, device=device)
-    ranks, uses = torch.empty(2, total, dtype=torch.int32, device=device)
+    ranks, uses = _lists(2, total, device)
     starts = torch.empty_like(counts)
-    expert, first, last = torch.empty(3, tiles, dtype=torch.int32, device=device)
+    expert, first, last = _lists(3, tiles, device)
     pieces = -(-total // PIECE)
     rank_kernel[(pieces,)](ids, ranks, counts, total, PIECE=PIECE, num_warps=4)
     tile_kernel[(1,)](
@@ -82,3 +82,8 @@ def tiles_of(ids: torch.Tensor, experts: int, tile: int) -> Tiles:
     )  # fmt: skip
     sort_kernel[(pieces,)](ids, ranks, starts, uses, total, PIECE=PIECE, num_warps=4)
     return Tiles(uses, expert, first, last)
+
+
+def _lists(count: int, length: int, device: torch.device) -> torch.Tensor:
+    """Room for int32 [count, length]; each begins on sixteen bytes, or kernels would be compiled once more for others."""
+    return torch.empty(count, -(-length // 4) * 4, dtype=torch.int32, device=device)[:, :length]
