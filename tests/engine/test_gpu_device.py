@@ -176,7 +176,7 @@ class Short:
 def test_a_chunk_that_is_too_long_for_the_card_does_not_end_the_start() -> None:
     executor = Short(3000)
     gpu_device.make_ready(executor)  # type: ignore[arg-type]
-    assert executor.read == [2048]
+    assert executor.read == [2048, 512, 1024]
     with pytest.raises(MachineError, match="does not fit"):
         gpu_device.make_ready(Short(100))  # type: ignore[arg-type]
 

@@ -161,7 +161,7 @@ class Census:
         each += sum((max(ratio - 1, 0) + CARD_COLUMNS) * config.index_dim for ratio in self.ratios if ratio)
         each += (config.ngram.conv_past + CARD_COLUMNS) * wide if config.ngram else 0
         each += CARD_CARRY * wide if self.draft else 0
-        return (sequences + 1) * 4 * (each + context + -(-context // (16 * PAGE)) * 16)
+        return (sequences + 1) * 4 * (each + context + -(-context // PAGE))
 
 
 def sizes(matrices: tuple[Matrix, ...]) -> dict[str, int]:

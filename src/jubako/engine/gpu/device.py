@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RESERVE = 2 << 30  # bytes of the card left for activations of a prompt's chunk, graphs and kernels
 CONTEXT = 3 << 28  # of these, what the driver takes before anything is allocated
+OTHER_CUTS = (512, 1024, 2048, 4096)  # tokens of prompts that between them compile what shorter chunks take
 _NODES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # a driver's device files: NVIDIA's, AMD's, and those of WSL
 
 
@@ -107,6 +108,7 @@ def gpu_executor(
 
     from .executor import GpuExecutor
     from .load import FileSource
+    from .ngram_table import SMALL, TablePlace, share_of_memory
 
     free, weights = free_bytes(device, vram), card_bytes(network)
     room = tokens_that_fit(network, kv_bits, sequences, free - weights)
@@ -127,11 +129,11 @@ def gpu_executor(
         log.warning("%s has room for %d of the model's %d tokens of context", name, room, wanted)
         wanted = room
     started = time.perf_counter()
-    source = FileSource(device)
+    source, table = FileSource(device), SMALL if near is not None else share_of_memory()
     try:
         executor = GpuExecutor(
             network, device, kv_bits=kv_bits, context=wanted, tokens=max(wanted, min(room, sequences * wanted)),
-            near=near, sequences=sequences, source=source, host_table=True,
+            near=near, sequences=sequences, source=source, host_table=TablePlace(network, table),
         )  # fmt: skip
     finally:
         source.close()
@@ -170,14 +172,15 @@ def _planned(
 
 def make_ready(executor: GpuExecutor, more: int = 0, **options: Any) -> None:
     """Capture steps and read a first chunk or piece of a prompt and so many tokens more; shorter ones where memory
-    lacks for what was planned.
+    lacks for what was planned. Then prompts of some shorter lengths, for which kernels are cut otherwise.
 
     options: of `GpuExecutor.prepare`. Raises MachineError where it lacks for the shortest.
     """
     while True:
         chunk = executor.chunk
         try:
-            return executor.prepare(prompts=(min(executor.piece, chunk) + more,), **options)
+            longest = min(executor.piece, chunk) + more
+            return executor.prepare(prompts=(longest, *(n for n in OTHER_CUTS if n < min(longest, executor.context))), **options)
         except MachineError as error:
             if executor.chunk == chunk:
                 raise

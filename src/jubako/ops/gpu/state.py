@@ -156,7 +156,7 @@ class StatePool:
         self.slots, self.context = slots, context
         self.idle_slot = slots
         self.page_count = -(-tokens // PAGE)
-        table_width = -(-context // (16 * PAGE)) * 16  # so that every row begins on sixteen bytes: see `uses.py`
+        table_width = -(-context // PAGE)
         near_pages = self.page_count if near is None else max(-(-near // PAGE), 1)
         self.table = torch.zeros(slots + 1, table_width, dtype=torch.int32, device=device)
         self.tokens = torch.zeros(slots + 1, context, dtype=torch.int32, device=device)
