@@ -97,7 +97,7 @@ def test_slots_hold_what_the_file_holds(network: Network, monkeypatch: pytest.Mo
 def test_bits_do_not_depend_on_the_boxes(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     """All experts in main memory; then a few frames there, and the file, with most keys and values in main memory."""
     monkeypatch.setattr(stores, "LEAST_FRAMES", 6)
-    monkeypatch.setattr(boxed, "SMALL_TABLE", 0)
+    monkeypatch.setattr(boxed, "SMALL", 0)
     resident = read(GpuExecutor(network, DEVICE, kv_bits=8, context=CONTEXT, sequences=2))
     told: list[tuple[int, int]] = []
     for expert_ram in (1 << 30, 1 << 20):

@@ -98,8 +98,8 @@ def test_steps_with_the_table_on_the_disk(tiny: Path) -> None:
     files = Files(tensors_of(network))
     heads = network.config.ngram.heads if network.config.ngram else 0
 
-    def far(tensor: Tensor) -> FarTable:
-        return FarTable(tensor, files.table(tensor), heads, DEVICE)
+    def far(tensor: Tensor, device: torch.device) -> FarTable:
+        return FarTable(tensor, files.table(tensor), heads, device)
 
     read = []
     for place in (far, False):

@@ -15,15 +15,12 @@ import torch
 
 from ... import _cpu
 from ...arch.network import Network
-from ...arch.tensor import Tensor
 from ...errors import MachineError
 from ...files.mapping import let_go
 from ...ops.gpu.boxes import Boxes
-from ...ops.gpu.far_table import FarTable
 from ...ops.gpu.host import HostExperts
 from ...ops.gpu.ops import on_device
 from ...ops.gpu.pinned import Pinned
-from ...ops.gpu.table import HostTable
 from ...place.memory import usable_memory
 from ...place.plan import Plan
 from ...place.resident import expert_layers, tensors_of
@@ -33,10 +30,10 @@ from ...quant import BY_NAME, encode
 from .executor import PIECES, GpuExecutor
 from .load import FileSource
 from .memory import too_little
+from .ngram_table import SMALL, TablePlace
 from .warm import last_order, remember
 
 log = logging.getLogger(__name__)
-SMALL_TABLE = 1 << 30  # bytes up to which the n-gram table lies in memory
 Progress = Callable[[int, int], None]
 
 
@@ -74,7 +71,7 @@ def boxed_executor(
             network, devices, kv_bits=plan.kv_bits, context=plan.context, tokens=plan.kv_tokens,
             near=None if several else plan.kv_tokens_vram, sequences=plan.sequences, source=sources,
             runs=[range(run.start, min(run.stop, count)) for run in runs] if several else None,
-            host_table=partial(_table, network, files, devices[_injects(network, runs)]), boxes=boxes,
+            host_table=TablePlace(network, SMALL, files), boxes=boxes,
         )  # fmt: skip
     finally:
         for each in sources:
@@ -129,12 +126,6 @@ def routers_of(network: Network) -> list[_cpu.Weight]:
     return routers
 
 
-def _injects(network: Network, runs: Sequence[range]) -> int:
-    """Which card has the layer that injects n-grams."""
-    layer = next((index for index, layer in enumerate(network.layers) if layer.ngram is not None), 0)
-    return next(card for card, run in enumerate(runs) if layer in run)
-
-
 def pinned_experts(store: ExpertStore, progress: Progress | None = None) -> HostExperts:
     """A store's experts, read and pinned: a layer is pinned while the next is read. Raises MachineError."""
     regions, on_gpu = store.native.regions(), torch.cuda.is_available()
@@ -187,11 +178,3 @@ def _check_memory(needed: int) -> None:
             f"{needed / 1e9:.1f} GB of memory are still needed for experts and {usable / 1e9:.1f} GB are free, without "
             "the tenth that is left to the system; allow less with --ram"
         )
-
-
-def _table(network: Network, files: Files, device: torch.device, tensor: Tensor) -> HostTable | FarTable:
-    ngram = network.config.ngram
-    assert ngram is not None
-    if tensor.nbytes <= SMALL_TABLE:
-        return HostTable.of(tensor, device)
-    return FarTable(tensor, files.table(tensor), ngram.heads, device)

@@ -180,7 +180,9 @@ def make_ready(executor: GpuExecutor, more: int = 0, **options: Any) -> None:
         chunk = executor.chunk
         try:
             longest = min(executor.piece, chunk) + more
-            return executor.prepare(prompts=(longest, *(n for n in OTHER_CUTS if n < min(longest, executor.context))), **options)
+            return executor.prepare(
+                prompts=(longest, *(n for n in OTHER_CUTS if n < min(longest, executor.context))), **options
+            )
         except MachineError as error:
             if executor.chunk == chunk:
                 raise

@@ -109,6 +109,7 @@ def cards_executor(
     prompts, they are read in these. Raises MachineError where it does not fit.
     """
     from .executor import LEAST_CHUNK, PIECES, GpuExecutor
+    from .ngram_table import TablePlace, share_of_memory
 
     speeds = [speed(device) for device in devices]
     fast = [place for place, own in enumerate(speeds) if own >= SLOW * max(speeds)]
@@ -146,7 +147,7 @@ def cards_executor(
     try:
         executor = GpuExecutor(
             network, devices, runs=runs, kv_bits=kv_bits, context=min(wanted, tokens), tokens=tokens,
-            sequences=sequences, source=sources, host_table=True,
+            sequences=sequences, source=sources, host_table=TablePlace(network, share_of_memory()),
         )  # fmt: skip
     finally:
         for source in sources:

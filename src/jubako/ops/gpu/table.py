@@ -15,6 +15,7 @@ from ...errors import MachineError
 from ...quant import BlockType
 from .integer import table_byte
 from .kinds import has_table, is_, table_word
+from .pinned import copy_of
 from .target import release, target, wait
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL")
@@ -36,8 +37,8 @@ class HostTable:
             raise MachineError(
                 f"{tensor.name} is {tensor.type.name}; a table in host memory must be one of {', '.join(TYPES)}"
             )
-        data = torch.from_numpy(np.ascontiguousarray(tensor.data))
-        return cls(data.pin_memory() if device.type == "cuda" else data, tensor.type, tensor.shape[-1], device)
+        data = torch.from_numpy(copy_of(np.ascontiguousarray(tensor.data), device))
+        return cls(data, tensor.type, tensor.shape[-1], device)
 
 
 @triton.jit

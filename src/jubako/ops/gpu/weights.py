@@ -25,7 +25,7 @@ from .slots import filled
 from .table import HostTable
 from .tiles import PAIR, UNIT
 
-TablePlace = bool | Callable[[Tensor], HostTable | FarTable]
+TablePlace = bool | Callable[[Tensor, torch.device], HostTable | FarTable]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,7 +228,7 @@ class _Preparation:
 
     def table(self, tensor: Tensor) -> Matrix | HostTable | FarTable:
         if callable(self.host_table):
-            return self.host_table(tensor)
+            return self.host_table(tensor, self.device)
         return HostTable.of(tensor, self.device) if self.host_table else self.matrix(tensor)
 
     def draft(self, draft: arch.Draft, embed: Matrix | None, output: Matrix | None) -> Draft:
