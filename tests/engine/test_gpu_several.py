@@ -187,3 +187,23 @@ def test_a_card_lost_in_a_step_is_named(machine: pytest.MonkeyPatch) -> None:
     answers[1] = True
     with pytest.raises(RuntimeError, match="unspecified launch failure"):
         Executor().step()
+
+
+def test_a_card_that_is_full_in_a_step_is_named(machine: pytest.MonkeyPatch) -> None:
+    """Wherever memory is taken: before a graph is captured, for drafts, for a state that is resumed."""
+
+    class Executor:
+        devices = (torch.device("cuda", 0), torch.device("cuda", 1))
+        ops = SimpleNamespace(on_card=nullcontext, awake=nullcontext)
+
+        @executor_module.on_card
+        def step(self) -> None:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has …")
+
+    free = {0: 9 * 10**9, 1: 10**8}
+    machine.setattr(torch.cuda, "empty_cache", lambda: None)
+    machine.setattr(torch.cuda, "mem_get_info", lambda device: (free[number(device)], 24 * 10**9))
+    with pytest.raises(MachineError) as raised:
+        Executor().step()
+    said = str(raised.value)
+    assert said.startswith("what a step works with does not fit: 0.1 of ") and "(1)'s 24.0 GB are free; ask for" in said

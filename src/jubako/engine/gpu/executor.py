@@ -50,7 +50,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 def on_card(verb: Verb) -> Verb:
     """A method of the executor during which this thread launches on its (last) card, and waits for it.
 
-    Raises CardLostError where a card does not answer any more.
+    Raises MachineError where video memory runs out, CardLostError where a card does not answer any more.
     """
 
     @wraps(verb)
@@ -58,6 +58,8 @@ def on_card(verb: Verb) -> Verb:
         try:
             with self.ops.on_card(), self.ops.awake():
                 return verb(self, *args, **options)
+        except torch.cuda.OutOfMemoryError as error:
+            raise too_little(self.devices, "what a step works with", error) from error
         except RuntimeError as error:
             tell_lost(self.devices, error)
             raise
