@@ -25,7 +25,7 @@ class Tiles:
     last: torch.Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total"])
 def rank_kernel(ids, ranks, counts, total, PIECE: tl.constexpr):
     """How many uses of the same expert came before each, in any order, and how many there are of each expert."""
     use = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
@@ -34,10 +34,9 @@ def rank_kernel(ids, ranks, counts, total, PIECE: tl.constexpr):
     tl.store(ranks + use, tl.atomic_add(counts + id, 1, mask=there, sem="relaxed"), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["experts", "tiles"])
 def tile_kernel(
-    counts, starts, expert, first, last, experts, tiles,
-    TILE: tl.constexpr, SIZE: tl.constexpr, TILES: tl.constexpr,
+    counts, starts, expert, first, last, experts, tiles, TILE: tl.constexpr, SIZE: tl.constexpr
 ):  # fmt: skip
     """Where each expert's uses start, and the tiles."""
     e = tl.arange(0, SIZE)
@@ -47,8 +46,8 @@ def tile_kernel(
     mine = (count + TILE - 1) // TILE
     tile = tl.cumsum(mine, 0) - mine
     used = tl.sum(mine, 0)
-    number = tl.arange(0, TILES)
-    tl.store(expert + number, tl.zeros([TILES], tl.int32) - 1, mask=(number >= used) & (number < tiles))
+    for idle in range(used, tiles, SIZE):
+        tl.store(expert + idle + e, tl.zeros([SIZE], tl.int32) - 1, mask=idle + e < tiles)
     for k in range(0, tl.max(mine, 0)):
         live = k < mine
         tl.store(expert + tile + k, e, mask=live)
@@ -56,7 +55,7 @@ def tile_kernel(
         tl.store(last + tile + k, tl.minimum(start + (k + 1) * TILE, start + count), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total"])
 def sort_kernel(ids, ranks, starts, uses, total, PIECE: tl.constexpr):
     """Every use to its place."""
     use = tl.program_id(0) * PIECE + tl.arange(0, PIECE)
@@ -78,7 +77,7 @@ def tiles_of(ids: torch.Tensor, experts: int, tile: int) -> Tiles:
     rank_kernel[(pieces,)](ids, ranks, counts, total, PIECE=PIECE, num_warps=4)
     tile_kernel[(1,)](
         counts, starts, expert, first, last, experts, tiles,
-        TILE=tile, SIZE=triton.next_power_of_2(experts), TILES=triton.next_power_of_2(tiles), num_warps=4,
+        TILE=tile, SIZE=triton.next_power_of_2(experts), num_warps=4,
     )  # fmt: skip
     sort_kernel[(pieces,)](ids, ranks, starts, uses, total, PIECE=PIECE, num_warps=4)
     return Tiles(uses, expert, first, last)
