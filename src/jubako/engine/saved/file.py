@@ -15,6 +15,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -163,17 +164,29 @@ class SessionFile:
         return self._section(self.header.fixed_bytes, self.header.fixed_sum, "state")
 
     def pages(self) -> Iterator[np.ndarray]:
-        """Batches of pages, uint8 [pages, page_bytes]. Only after the last a wrong checksum is told."""
+        """Batches of pages, uint8 [pages, page_bytes], each read while the one before is checked and used.
+
+        Only after the last a wrong checksum is told.
+        """
         self._file.seek(HEADER_BYTES + 4 * self.header.position + self.header.fixed_bytes)
-        total = 0
-        for start in range(0, self.header.pages, BATCH):
-            batch = np.empty((min(BATCH, self.header.pages - start), self.header.page_bytes), np.uint8)
-            if self._file.readinto(batch.data) != batch.nbytes:
-                raise DamagedFile("it ends in the middle of its pages")
-            total = zlib.crc32(batch.data, total)
-            yield batch
+        left, total = self.header.pages, 0
+        with ThreadPoolExecutor(1, "session file") as reader:
+            coming = reader.submit(self._batch, min(BATCH, left))
+            while left:
+                batch = coming.result()
+                left -= len(batch)
+                coming = reader.submit(self._batch, min(BATCH, left))
+                total = zlib.crc32(batch.data, total)
+                yield batch
         if total != self.header.pages_sum:
             raise DamagedFile("the checksum of its pages is wrong")
+
+    def _batch(self, count: int) -> np.ndarray:
+        """The next pages of the file, which may be none."""
+        batch = np.empty((count, self.header.page_bytes), np.uint8)
+        if self._file.readinto(batch.data) != batch.nbytes:
+            raise DamagedFile("it ends in the middle of its pages")
+        return batch
 
     def _section(self, size: int, checksum: int, name: str) -> np.ndarray:
         buffer = np.empty(size, np.uint8)
