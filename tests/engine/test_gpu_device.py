@@ -56,6 +56,31 @@ def test_a_driver_that_is_too_old(with_cuda: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "said", ["Triton Error [CUDA]: device kernel image is invalid", "CUDA error: out of memory\nmore"]
+)
+def test_a_driver_that_refuses_kernels_or_pinned_memory(
+    monkeypatch: pytest.MonkeyPatch, tiny: Path, caplog: pytest.LogCaptureFixture, said: str
+) -> None:
+    """It opens the card, and fails at the first weights. Whoever did not insist on the card gets the CPU."""
+
+    def load(*arguments: object, **options: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(gpu_device, "open_gpus", load)
+    monkeypatch.setattr(model, "may_have_gpu", lambda: True)
+    monkeypatch.setattr(model, "SMALL", 0)
+    wanted = f"the GPU can't be used: {said.splitlines()[0]}; use device cpu, or see that its driver is new and memory is free"
+    with pytest.raises(MachineError) as raised:
+        jubako.load(tiny / "tiny-bf16.gguf", device="cuda")
+    assert str(raised.value) == wanted
+    assert type(jubako.load(tiny / "tiny-bf16.gguf", context=64).executor).__name__ == "CpuExecutor"
+    assert wanted in caplog.text
+    said = "index 5 is out of range"
+    with pytest.raises(RuntimeError, match="out of range"):
+        jubako.load(tiny / "tiny-bf16.gguf", device="cuda")
+
+
 def test_no_card_and_an_old_card(with_cuda: pytest.MonkeyPatch) -> None:
     with_cuda.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
     with pytest.raises(MachineError, match=r"Card\) has compute capability 6\.1; 7\.0 is the oldest"):

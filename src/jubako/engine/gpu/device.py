@@ -6,7 +6,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,21 @@ def open_gpus(gpus: Sequence[int] | None = None) -> list[torch.device]:
     return cards_of(gpus)
 
 
+@contextmanager
+def explained() -> Iterator[None]:
+    """Inside, what torch, Triton or the driver say when a card can't run what it is given becomes a MachineError."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).splitlines()[0]
+        if not any(mark in said for mark in ("CUDA error", "HIP error", "Triton Error")):
+            raise
+        raise MachineError(
+            f"the GPU can't be used: {said}; use device cpu, or see that its driver is new and memory is free"
+        ) from error
+
+
+@explained()
 def gpu_executor(
     network: Network,
     kv_bits: int,
