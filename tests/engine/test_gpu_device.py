@@ -70,7 +70,8 @@ def test_a_driver_that_refuses_kernels_or_pinned_memory(
     monkeypatch.setattr(gpu_device, "open_gpus", load)
     monkeypatch.setattr(model, "may_have_gpu", lambda: True)
     monkeypatch.setattr(model, "SMALL", 0)
-    wanted = f"the GPU can't be used: {said.splitlines()[0]}; use device cpu, or see that its driver is new and memory is free"
+    reason, advice = said.splitlines()[0], "use device cpu, or see that its driver is new and memory is free"
+    wanted = f"the GPU can't be used: {reason}; {advice}"
     with pytest.raises(MachineError) as raised:
         jubako.load(tiny / "tiny-bf16.gguf", device="cuda")
     assert str(raised.value) == wanted
