@@ -14,12 +14,15 @@ import torch
 import triton
 import triton.language as tl
 
-from .fixed import add_block, fetch_blocks, hold, pack, parts_of_codes, put, quick_inverse
+from .fixed import add_block, fetch_blocks, hold, put
+from .fixed_pairs import add_packed, fetch_packed
+from .hyper_codes import found_block, leave_block, leave_sums
 from .integer import fma
+from .kinds import has_width, scales_of
 from .plain import numbers_at
-from .room import added, elsewhere, found, found_two, leave, leave_bytes, own_room
+from .room import added, elsewhere, found, leave, own_room
 from .target import release, target, wait
-from .tensor import words_of
+from .tiles import TILED
 
 if TYPE_CHECKING:
     from .hyper import HyperMix
@@ -41,48 +44,32 @@ def fresh(raw, strength, PENDING: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def leave_block(
-    x, room, i, SCALES: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr,
-    FORM: tl.constexpr,
-):  # fmt: skip
-    """Blocks x float32 [(warp, column), 32], the i-th of each warp, as codes: bytes [i, warp, column, low or high, 32];
-    behind SCALES words a scale [i, warp, column]."""
-    largest = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1).to(tl.float32, bitcast=True)[:, None]
-    block = i * WARPS * COLUMNS + tl.arange(0, WARPS * COLUMNS)[:, None]
-    k = tl.arange(0, 32)[None, :]
-    leave(room, SCALES + block + k * 0, (largest + k * 0.0) * (1.0 / 32385.0), (k == 0) & (block >= 0), FORM)
-    inverse = quick_inverse(largest + k * 0.0, FORM)
-    if COLUMNS == 4 and FORM == 4:  # a lane has four neighbours
-        four = words_of(tl.reshape(x, [1, WARPS * COLUMNS, 8, 4]))
-        every = words_of(tl.reshape(inverse, [1, WARPS * COLUMNS, 8, 4]))[0]
-        m = tl.arange(0, 8)[None, None, :]
-        at = block[None, :, :] * 16 + m
-        for part in tl.static_range(2):
-            magic, select = parts_of_codes(m * 0 + part)
-            leave(room, at + part * 8, pack(four, every, magic, select, FORM), at >= 0, FORM)
-    else:
-        at = block * 64 + k
-        leave_bytes(room, at, fma(x, inverse, 12582912.0 + 0.0 * x, FORM).to(tl.int32, bitcast=True), FORM)
-        leave_bytes(room, at + 32, fma(x, inverse, 12583040.0 + 0.0 * x, FORM).to(tl.int32, bitcast=True) >> 8, FORM)
-
-
-@triton.jit
 def rows_of_part(
     streams, gamma, output, inject, down, down_scale, rank, partial, room, tile, part, token, tokens, hidden,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr,
-    TILES: tl.constexpr, COLUMNS: tl.constexpr, PENDING: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    TILES: tl.constexpr, COLUMNS: tl.constexpr, PENDING: tl.constexpr, DOWN: tl.constexpr, SCALED: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """16·TILES rows over a part of a stream, for COLUMNS tokens."""
+    """16·TILES rows over a part of a stream, for COLUMNS tokens.
+
+    A warp has BLOCKS blocks of all tiles of Q8_0; of K-quants, TILES times as many, in pairs, of one tile.
+    """
     stream = part // PARTS
     t = tl.arange(0, 4)[:, None, None]
     g = tl.arange(0, 8)[None, :, None] * 9 % 8
     w = tl.arange(0, WARPS)[None, None, :]
-    first = (part * WARPS + w) * BLOCKS
+    PACKED: tl.constexpr = not has_width(DOWN, 8)
+    PAIRS: tl.constexpr = BLOCKS * TILES // 2
+    PLACES: tl.constexpr = WARPS // TILES if PACKED else WARPS  # warps side by side along a row
+    first = (part * PLACES + (w // TILES if PACKED else w)) * (PAIRS if PACKED else BLOCKS)
     raws = ()
-    for r in tl.static_range(TILES):
-        top = tl.minimum((tile * TILES + r) * 16, tl.cdiv(rank, 16) * 16 - 16)
-        raws = raws + (fetch_blocks(down, rank, STREAMS * hidden // 64, top, first, t, g, BLOCKS),)
+    if PACKED:
+        top = tl.minimum((tile * TILES + w % TILES) * 16, tl.cdiv(rank, 16) * 16 - 16)
+        raws = fetch_packed(down, rank, STREAMS * hidden // 64, top, first, t, g, PAIRS, DOWN)
+    else:
+        for r in tl.static_range(TILES):
+            top = tl.minimum((tile * TILES + r) * 16, tl.cdiv(rank, 16) * 16 - 16)
+            raws = raws + (fetch_blocks(down, rank, STREAMS * hidden // 64, top, first, t, g, BLOCKS),)
     n = tl.arange(0, WARPS * COLUMNS)[:, None]
     k = (part * WARPS + n // COLUMNS) * (BLOCKS * 32) + tl.arange(0, 32)[None, :]
     owner = tl.minimum(token + n % COLUMNS, tokens - 1)
@@ -105,31 +92,35 @@ def rows_of_part(
     SUMS: tl.constexpr = BLOCKS * WARPS * COLUMNS * 17
     for i in tl.static_range(BLOCKS):
         x = fresh(numbers[i], strength, PENDING, FORM) * factors[i]
-        leave_block(x, room, i, SCALES, BLOCKS, WARPS, COLUMNS, FORM)
+        leave_block(x, room, i, SCALES, BLOCKS, WARPS, COLUMNS, PACKED and scales_of(DOWN) == 1, FORM)
     tl.debug_barrier()
     zero = tl.zeros([4, 8, WARPS], tl.float32)
-    sums = ()
-    for _ in tl.static_range(TILES):
-        sums = sums + ((zero, zero),)
-    for i in tl.static_range(BLOCKS):
-        mine = (i * WARPS + w) * COLUMNS
-        x = found_two(room, (mine + tl.minimum(g // 2, COLUMNS - 1)) * 16 + g % 2 * 8 + t * 2, FORM)
-        d = found(room, SCALES + mine + tl.minimum(t, COLUMNS - 1) + g * 0, FORM)
-        after = ()
-        for r in tl.static_range(TILES):
-            after = after + (add_block(sums[r], raws[r][i], x, d, FORM),)
-        sums = after
     ROWS: tl.constexpr = 16 * TILES
     WIDE: tl.constexpr = ROWS + 8  # a column's, so that lanes of four columns meet no bank twice
-    for r in tl.static_range(TILES):
-        at = SUMS + (w * COLUMNS + t) * WIDE + (r * 16 + g)
-        leave(room, at, sums[r][0], (t < COLUMNS) & (at >= 0), FORM)
-        leave(room, at + 8, sums[r][1], (t < COLUMNS) & (at >= 0), FORM)
+    if PACKED:
+        sums = (zero, zero)
+        for i in tl.static_range(PAIRS * 2):
+            mine = (i % BLOCKS * WARPS + (w // TILES * TILES + i // BLOCKS)) * COLUMNS
+            x, d = found_block(room, mine, t, g, SCALES, COLUMNS, FORM)
+            sums = add_packed(sums, raws[i // 2], x, d, i % 2, DOWN, FORM)
+        leave_sums(sums, room, SUMS + (w // TILES * COLUMNS + t) * WIDE + (w % TILES * 16 + g), t, COLUMNS, FORM)
+    else:
+        sums = ()
+        for _ in tl.static_range(TILES):
+            sums = sums + ((zero, zero),)
+        for i in tl.static_range(BLOCKS):
+            x, d = found_block(room, (i * WARPS + w) * COLUMNS, t, g, SCALES, COLUMNS, FORM)
+            after = ()
+            for r in tl.static_range(TILES):
+                after = after + (add_block(sums[r], raws[r][i], x, d, FORM),)
+            sums = after
+        for r in tl.static_range(TILES):
+            leave_sums(sums[r], room, SUMS + (w * COLUMNS + t) * WIDE + (r * 16 + g), t, COLUMNS, FORM)
     tl.debug_barrier()
     c = tl.arange(0, COLUMNS)[:, None]
     row = tl.arange(0, ROWS)[None, :]
     each = ()
-    for i in tl.static_range(WARPS):
+    for i in tl.static_range(PLACES):
         each = each + (found(room, SUMS + (i * COLUMNS + c) * WIDE + row, FORM),)
     y = added(each)
     top = tile * ROWS
@@ -193,7 +184,7 @@ def long_part_kernel(
     streams, gamma, output, inject, down, down_scale, rank, add, partial, outside, tiles, tokens, hidden,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr,
     TILES: tl.constexpr, COLUMNS: tl.constexpr, WORDS: tl.constexpr, PENDING: tl.constexpr, ADD: tl.constexpr,
-    SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    DOWN: tl.constexpr, SCALED: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (i, part, c): 16·TILES rows of COLUMNS tokens over a part of a stream, PARTS a stream, into partial
     [T, parts, STRIDE]; from i = tiles on, a token's: its sum of squares and the rows of `add`, behind the rows.
@@ -206,7 +197,8 @@ def long_part_kernel(
     if tile < tiles:
         rows_of_part(
             streams, gamma, output, inject, down, down_scale, rank, partial, room, tile, part, token,
-            tokens, hidden, STREAMS, PARTS, STRIDE, BLOCKS, WARPS, TILES, COLUMNS, PENDING, SCALED, FORM, OVERLAP,
+            tokens, hidden, STREAMS, PARTS, STRIDE, BLOCKS, WARPS, TILES, COLUMNS, PENDING, DOWN, SCALED,
+            FORM, OVERLAP,
         )  # fmt: skip
     else:
         rest_of_part(
@@ -218,7 +210,10 @@ def long_part_kernel(
 
 @dataclass(frozen=True)
 class Cut:
-    """Of a program: warps, side by side along a row, blocks of 32 that each of them reads, tiles of sixteen rows."""
+    """Of a program: warps, side by side along a row, blocks of 32 that each of them codes, tiles of sixteen rows.
+
+    Of a K-quant's tiles a warp has one, over as many times its blocks.
+    """
 
     warps: int = 8
     blocks: int = 5
@@ -241,7 +236,7 @@ def cut_for(mix: HyperMix, columns: int) -> Cut:
     for blocks in (5, 4, 2, 1):
         for warps in (8, 4, 2, 1):
             if mix.hidden % (warps * blocks * 32) == 0:
-                return Cut(min(warps, widest), blocks)
+                return Cut(min(warps, widest), blocks, 2 if mix.down.type is TILED else min(warps, 2))
     raise AssertionError(f"hidden size {mix.hidden} is not a multiple of 32")
 
 
@@ -256,6 +251,7 @@ def long_parts(
     at = -(-rank // 16) * 16
     parts = torch.empty(tokens, count * per, at + REST.value, device=streams.device)
     words = cut.words(columns)
+    assert mix.down.type is TILED or (cut.warps % cut.tiles == 0 and cut.blocks * cut.tiles % 2 == 0), cut
     tiles = -(-rank // (16 * cut.tiles))
     long_part_kernel[(tiles + columns, count * per, -(-tokens // columns))](
         streams, mix.norm, parts if output is None else output, parts if inject is None else inject,
@@ -263,6 +259,7 @@ def long_parts(
         parts, elsewhere(to, 1, words, streams.device), tiles, tokens, hidden,
         STREAMS=count, PARTS=per, STRIDE=at + REST.value, BLOCKS=cut.blocks, WARPS=cut.warps, TILES=cut.tiles,
         COLUMNS=columns, WORDS=words, PENDING=output is not None, ADD=-1 if add is None else add.type.id,
-        SCALED=mix.down.scale is not None, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.warps, **to.options,
+        DOWN=mix.down.type.id, SCALED=mix.down.scale is not None, FORM=to.form, OVERLAP=to.overlap,
+        num_warps=cut.warps, **to.options,
     )  # fmt: skip
     return parts

@@ -1,0 +1,188 @@
+"""What products of K-quants in tiles with columns of floats are made of: `fixed.py` for pairs of packed blocks.
+
+A block's products are exact integers; with sub-scales for sixteen weights it is two instructions of sixteen. Codes stay
+as they are stored, without a sign: what they are too large by, and minima, come from sums of the columns' codes, which
+the tensor cores make of a row of constants.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .blocks import half, upper_half
+from .integer import fma
+from .kinds import has_width, minimum_of, scales_of
+from .tensor import plain_dot, words_of
+
+
+@triton.jit
+def fetch_packed(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE: tl.constexpr):
+    """Pairs `first` on of the sixteen rows from `top` on, on their way: (nibbles, further bits, sub-scales, scales)."""
+    tile = top // 16
+    at = (tile * pairs + first) * 8 + g
+    unit = tl.cdiv(rows, 16) * pairs  # pairs of sixteen rows in all
+    words = base.to(tl.pointer_type(tl.int32))
+    four, two = tl.arange(0, 4), tl.arange(0, 2)
+    nibbles = words + ((at * 16 + t * 4)[:, :, :, None] + four)
+    codes = unit * 128  # words of the planes of codes
+    more = nibbles
+    if has_width(TYPE, 2):
+        more = words + codes + ((at * 8 + t * 2)[:, :, :, None] + two)
+        codes += unit * 64
+    elif has_width(TYPE, 1):
+        more = words + codes + (at * 4 + t)
+        codes += unit * 32
+    sub = words + codes + ((at * 2 + t * 0)[:, :, :, None] + two)
+    scales = words + codes + unit * 16
+    raws = ()
+    for i in tl.static_range(COUNT):
+        of = (tile * (pairs // 4) + (first + i) // 4) * 8 + g + t * 0
+        d = tl.load(scales + ((of * 2)[:, :, :, None] + two)) if minimum_of(TYPE) > 0 else tl.load(scales + of)
+        codes_of = tl.load(nibbles + i * 128)
+        if has_width(TYPE, 2):
+            rest = tl.load(more + i * 64)
+        elif has_width(TYPE, 1):
+            rest = tl.load(more + i * 32)
+        else:
+            rest = codes_of
+        raws = raws + ((codes_of, rest, tl.load(sub + i * 16), d),)
+    return raws
+
+
+@triton.jit
+def moved(x, LEFT: tl.constexpr):
+    """x shifted to the left, or to the right by what is below zero."""
+    return x << LEFT if LEFT >= 0 else x >> (0 - LEFT)
+
+
+@triton.jit
+def codes_of(nibbles, more, BELOW: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr):
+    """Both words of a row's block: its low nibbles' and its high nibbles', a byte a code."""
+    low, high = nibbles & 0x0F0F0F0F, (nibbles >> 4) & 0x0F0F0F0F
+    if has_width(TYPE, 2):
+        low |= moved(more, 4 - 4 * BLOCK) & 0x30303030
+        high |= moved(more, 2 - 4 * BLOCK) & 0x30303030
+    elif has_width(TYPE, 1):
+        low |= moved(more, 4 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
+        high |= moved(more, 3 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
+    return low, high
+
+
+@triton.constexpr_function
+def whole_asm() -> str:
+    """Sums of a block of 32 for a row and the one eight below, and of the column's codes."""
+    product = "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
+    return (
+        "{.reg .b32 z, o, c<4>, d<4>; mov.b32 z, 0; mov.b32 o, 0x01010101;"
+        f"{product} {{c0, c1, c2, c3}}, {{$3, $5, $4, $6}}, {{$7, $8}}, {{z, z, z, z}};"
+        f"{product} {{d0, d1, d2, d3}}, {{o, o, o, o}}, {{$7, $8}}, {{z, z, z, z}};"
+        "mad.lo.s32 $0, c1, 256, c0; mad.lo.s32 $1, c3, 256, c2; mad.lo.s32 $2, d1, 256, d0;}"
+    )
+
+
+@triton.constexpr_function
+def halves_asm() -> str:
+    """Sums of both sixteens of a block, of codes less 32: of the first for a row and the one below, of the second."""
+    product = "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32"
+    return (
+        "{.reg .b32 z, o, c<4>, d<4>; mov.b32 z, 0; mov.b32 o, 0xE0E0E0E0;"
+        f"{product} {{c0, c1, c2, c3}}, {{o, o}}, {{$8}}, {{z, z, z, z}};"
+        f"{product} {{d0, d1, d2, d3}}, {{o, o}}, {{$9}}, {{z, z, z, z}};"
+        f"{product} {{c0, c1, c2, c3}}, {{$4, $6}}, {{$8}}, {{c0, c1, c2, c3}};"
+        f"{product} {{d0, d1, d2, d3}}, {{$5, $7}}, {{$9}}, {{d0, d1, d2, d3}};"
+        "mad.lo.s32 $0, c1, 256, c0; mad.lo.s32 $1, c3, 256, c2;"
+        "mad.lo.s32 $2, d1, 256, d0; mad.lo.s32 $3, d3, 256, d2;}"
+    )
+
+
+@triton.jit
+def whole_dot(row, below, x, FORM: tl.constexpr):
+    """Σ code·q of a block for rows and for those eight below, and Σ q: int32 [column 4, g, w] each."""
+    if FORM == 4:
+        return tl.inline_asm_elementwise(
+            whole_asm(), "=r,=r,=r,r,r,r,r,r,r", [row[0], row[1], below[0], below[1], x[0], x[1]],
+            dtype=(tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        one = row[0] * 0 + 0x01010101
+        return (
+            plain_dot(row[0], row[1], x[0], x[1], FORM),
+            plain_dot(below[0], below[1], x[0], x[1], FORM),
+            plain_dot(one, one, x[0], x[1], FORM),
+        )
+
+
+@triton.jit
+def half_dots(row, below, x, FORM: tl.constexpr):
+    """Σ (code − 32)·q of both sixteens of a block: (rows, those eight below) of the first, then of the second."""
+    if FORM == 4:
+        return tl.inline_asm_elementwise(
+            halves_asm(), "=r,=r,=r,=r,r,r,r,r,r,r", [row[0], row[1], below[0], below[1], x[0], x[1]],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        none = row[0] * 0
+        bias = none + 0x20202020
+        first, second = plain_dot(bias, none, x[0], x[0], FORM), plain_dot(bias, none, x[1], x[1], FORM)
+        return (
+            plain_dot(row[0], none, x[0], x[0], FORM) - first,
+            plain_dot(below[0], none, x[0], x[0], FORM) - first,
+            plain_dot(row[1], none, x[1], x[1], FORM) - second,
+            plain_dot(below[1], none, x[1], x[1], FORM) - second,
+        )
+
+
+@triton.jit
+def signed_byte(x, PLACE: tl.constexpr):
+    return ((x << (24 - 8 * PLACE)) >> 24).to(tl.float32)
+
+
+@triton.jit
+def unsigned_byte(x, PLACE: tl.constexpr):
+    return ((x >> (8 * PLACE)) & 255).to(tl.float32)
+
+
+@triton.jit
+def add_whole(sum_, dot, codes, sub, d, column, BLOCK: tl.constexpr, FORM: tl.constexpr):
+    """A row's sum after a block with a scale and a minimum. codes: Σ q; column: the column's scale."""
+    scale = half(d) * unsigned_byte(sub, 2 * BLOCK)
+    least = upper_half(d) * unsigned_byte(sub, 2 * BLOCK + 1)
+    sum_ = fma(dot.to(tl.float32), scale * column, sum_, FORM)
+    return fma(0.0 - codes, least, sum_, FORM)
+
+
+@triton.jit
+def add_halves(sum_, first, second, sub, d, column, BLOCK: tl.constexpr, FORM: tl.constexpr):
+    """A row's sum after a block with a scale for each sixteen."""
+    whole = first.to(tl.float32) * signed_byte(sub, 2 * BLOCK)
+    whole = fma(second.to(tl.float32), signed_byte(sub, 2 * BLOCK + 1), whole, FORM)
+    return fma(whole, half(d) * column, sum_, FORM)
+
+
+@triton.jit
+def add_packed(sums, raw, x, column, BLOCK: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """The sums of rows and of those below after block 0 or 1 of a pair. x: two words, 8t … 8t + 7 or, where scales are
+    of sixteen, 4t … 4t + 3 of both sixteens; column: the columns' scales."""
+    four = words_of(raw[0])
+    sub, sub_below = tl.split(raw[2])
+    more, more_below = raw[1], raw[1]
+    if has_width(TYPE, 2):
+        more, more_below = tl.split(raw[1])
+    row = codes_of(four[BLOCK], more, 0, BLOCK, TYPE)
+    below = codes_of(four[2 + BLOCK], more_below, 1, BLOCK, TYPE)
+    if scales_of(TYPE) == 1:
+        dots = half_dots(row, below, x, FORM)
+        return (
+            add_halves(sums[0], dots[0], dots[2], sub, raw[3], column, BLOCK, FORM),
+            add_halves(sums[1], dots[1], dots[3], sub_below, raw[3] >> 16, column, BLOCK, FORM),
+        )
+    else:
+        d, d_below = tl.split(raw[3])
+        dots = whole_dot(row, below, x, FORM)
+        codes = dots[2].to(tl.float32) * column
+        return (
+            add_whole(sums[0], dots[0], codes, sub, d, column, BLOCK, FORM),
+            add_whole(sums[1], dots[1], codes, sub_below, d_below, column, BLOCK, FORM),
+        )
