@@ -10,8 +10,11 @@ import pytest
 from measure.networks import narrow
 
 import jubako
-from jubako.core import Constraint, ThinkingBudget
+from jubako.core import Constraint, ThinkingBudget, TokenChoice
+from jubako.engine.answer import Answer
 from jubako.engine.draft import DraftOptions, probability
+from jubako.engine.logits import Row
+from jubako.errors import JubakoError
 from jubako.measure.synth import synth
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
@@ -105,6 +108,24 @@ def test_a_grammar_holds_with_drafts(small: jubako.Model) -> None:
         assert text(small, PROMPTS[1], constraint=constraint, **options) == plain
     assert small.tokenizer is not None
     assert small.tokenizer.decode(plain)[0] in "abc"
+
+
+def test_an_error_comes_behind_all_tokens_before_it(small: jubako.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that break down, or a rule's dead end, in the middle of a step: the text up to there is the same."""
+    prompt, choose = small.encode(PROMPTS[2]), Answer.choose
+    plain = text(small, prompt, max_tokens=20, stop_ids=())
+
+    def breaking(answer: Answer, row: Row) -> TokenChoice | None:
+        if answer.position == len(prompt) + 11:
+            raise JubakoError("broke down")
+        return choose(answer, row)
+
+    monkeypatch.setattr(Answer, "choose", breaking)
+    for drafts in (0, 1, 5, 7):
+        told, generation = list[int](), small.generate(prompt, stop_ids=(), drafts=drafts, fixed_drafts=True)
+        with pytest.raises(JubakoError, match="broke down"):
+            told.extend(iter(generation))
+        assert told == plain[:11] and (drafts == 0 or generation.stats.steps < 11)
 
 
 def test_forced_tokens_are_read_in_one_step(small: jubako.Model) -> None:

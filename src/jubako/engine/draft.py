@@ -114,11 +114,17 @@ class Speculation:
     def accept(self, rows: Sequence[Row]) -> list[TokenChoice]:
         """Choose after each of the γ+1 columns for as long as the drafts agree; the state keeps what was right.
 
-        The last token chosen is the next step's x. A prompt's last row gives the first token.
+        The last token chosen is the next step's x. A prompt's last row gives the first token. Raises what the first
+        choice does; what a later one does waits for the next step, which meets it behind the tokens of this one.
         """
         drafts, chosen = self.columns[1:], list[TokenChoice]()
         for row, draft in zip(rows, [*drafts, -1], strict=True):
-            choice = self.answer.choose(row)
+            try:
+                choice = self.answer.choose(row)
+            except JubakoError:
+                if not chosen:
+                    raise
+                break
             if choice is not None:
                 chosen.append(choice)
             if choice is None or choice.id != draft or self.answer.finish_reason:
