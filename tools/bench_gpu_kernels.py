@@ -38,7 +38,7 @@ from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
-from jubako.ops.gpu.tiles import PAIR, TILED, UNIT, fits
+from jubako.ops.gpu.tiles import PAIR, TILES, UNIT, fits
 from jubako.quant import BY_NAME
 
 assert jubako.ops.gpu.launch
@@ -74,7 +74,7 @@ def matrices(name: str, rows: int, cols: int, count: int, step: int | None = UNI
     """As the engine lays them out; tiles have their scales where planes of Q8_0 have them. step: see `matrix`."""
     data = planes(name, rows, cols, count)
     tiled = step is not None and fits(BY_NAME[name], cols, step) and rows % 16 == 0
-    return [Matrix(data[i], TILED if tiled else BY_NAME[name], rows, cols) for i in range(count)]
+    return [Matrix(data[i], TILES[name] if tiled else BY_NAME[name], rows, cols) for i in range(count)]
 
 
 def rotation(size: int) -> int:

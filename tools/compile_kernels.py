@@ -57,7 +57,7 @@ from jubako.ops.gpu.peer_exchange import Boxes, Mixture, Product, exchange, made
 from jubako.ops.gpu.planar import LAYOUTS
 from jubako.ops.gpu.route import argmax, route_experts
 from jubako.ops.gpu.slots import Slots, SlotShape
-from jubako.ops.gpu.tiles import PAIR, TILED, UNIT, fits, padded
+from jubako.ops.gpu.tiles import PAIR, TILES, UNIT, fits, padded
 from jubako.quant import BY_NAME
 
 assert jubako.ops.gpu.launch
@@ -129,8 +129,9 @@ def recording(properties: targets.Target) -> Iterator[list[Recorded]]:
 
 def matrix(name: str, rows: int, cols: int, step: int = UNIT) -> Matrix:
     """As it lies on the target at hand."""
-    if fits(BY_NAME[name], cols, step) and has_tensor_cores(torch.device("cpu")):
-        return Matrix(torch.zeros(padded(rows) * BY_NAME[name].row_bytes(cols), dtype=torch.uint8), TILED, rows, cols)
+    if fits(BY_NAME[name], cols, step) and has_tensor_cores(torch.device("cpu"), BY_NAME[name]):
+        tiled = TILES[name]
+        return Matrix(torch.zeros(padded(rows) * tiled.row_bytes(cols), dtype=torch.uint8), tiled, rows, cols)
     return planes(name, rows, cols)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,16 +14,17 @@ from jubako import _cpu
 from jubako.arch.tensor import Tensor
 from jubako.ops.gpu.activation import quantize
 from jubako.ops.gpu.cuts import Shape, tile_cut
-from jubako.ops.gpu.embed import decode
+from jubako.ops.gpu.embed import decode, embed
 from jubako.ops.gpu.linear import launch, linear, linear_many, quantised
 from jubako.ops.gpu.matrix import Matrix, projections
 from jubako.ops.gpu.prompt import in_half
-from jubako.ops.gpu.tiles import TILED, to_tiles
+from jubako.ops.gpu.tiles import TILES, to_tiles
 from jubako.quant import BY_NAME
 from jubako.quant import decode as decode_blocks
 from jubako.quant.types import BlockType
 
 FLOATS = ("F32", "F16", "BF16")
+MULTIPLIED = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # in tiles
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -59,41 +62,78 @@ def test_columns_are_independent(name: str, device: torch.device) -> None:
     assert got[3].isnan().all() and torch.equal(got[4:], alone[4:])
 
 
-@pytest.mark.parametrize("rows, cols, tokens", [(21, 512, 1), (16, 256, 3), (40, 768, 6), (9, 256, 16)])
-def test_tiles_have_the_bits_of_the_cpu(rows: int, cols: int, tokens: int, device: torch.device) -> None:
-    """In parts of their columns and beside rows of another type, too."""
-    raw = rows_of("Q8_0", (rows,), cols, 3)
-    tiles = Matrix(to_tiles(torch.from_numpy(raw).to(device)), TILED, rows, cols)
+def tiles(name: str, rows: int, cols: int, device: torch.device, seed: int) -> tuple[Matrix, np.ndarray]:
+    """A matrix in tiles, and its blocks."""
+    raw = rows_of(name, (rows,), cols, seed)
+    return Matrix(to_tiles(torch.from_numpy(raw).to(device), BY_NAME[name]), TILES[name], rows, cols), raw
+
+
+def planes(name: str, rows: int, cols: int, device: torch.device, seed: int) -> tuple[Matrix, np.ndarray]:
+    """A matrix in planes, and its blocks."""
+    return both(name, rows, cols, device, seed)[0], rows_of(name, (rows,), cols, seed)
+
+
+@pytest.mark.parametrize("name", MULTIPLIED)
+@pytest.mark.parametrize("rows, cols, tokens", [(21, 512, 1), (16, 256, 3), (24, 512, 6), (9, 256, 16)])
+def test_tiles_have_the_bits_of_the_cpu(name: str, rows: int, cols: int, tokens: int, device: torch.device) -> None:
+    """In parts of their columns, too."""
+    mine, raw = tiles(name, rows, cols, device, 3)
     x = activations(tokens, cols)
     read = quantize(torch.from_numpy(x).to(device))
-    want = _cpu.linear(weight("Q8_0", raw), x)
-    assert same_bits(linear(tiles, read), want)
-    beside, plain = both("Q4_K", 11, cols, device)
-    out = torch.empty(tokens, rows + 11, device=device)
-    launch((tiles, beside), read, out)
-    assert same_bits(out, np.concatenate([want, _cpu.linear(plain, x)], 1))
+    assert same_bits(linear(mine, read), _cpu.linear(weight(name, raw), x))
     parts = torch.empty(cols // 256, tokens, rows, device=device)
-    launch((tiles,), read, parts, len(parts))
-    for u in range(len(parts)):
-        unit = np.ascontiguousarray(raw[:, u * 272 : (u + 1) * 272])
-        assert same_bits(
-            parts[u], _cpu.linear(weight("Q8_0", unit), np.ascontiguousarray(x[:, 256 * u : 256 * u + 256]))
-        )
-    numbers = decode(tiles, torch.empty(rows, cols, device=device))
-    assert same_bits(numbers, decode_blocks("Q8_0", raw))
+    launch((mine,), read, parts, len(parts))
+    for u, unit in enumerate(np.split(raw, len(parts), axis=1)):
+        part = np.ascontiguousarray(x[:, 256 * u : 256 * u + 256])
+        assert same_bits(parts[u], _cpu.linear(weight(name, np.ascontiguousarray(unit)), part))
+
+
+@pytest.mark.parametrize("name, second", [("Q8_0", "Q4_K"), ("Q6_K", "F32"), ("Q5_K", "Q6_K"), ("Q4_K", "Q8_0")])
+def test_tiles_beside_rows_of_another_type(name: str, second: str, device: torch.device) -> None:
+    """In planes or in tiles themselves, all times factors."""
+    mine, raw = tiles(name, 21, 512, device, 3)
+    other, beside = (tiles if second in TILES else planes)(second, 11, 512, device, 4)
+    x = activations(3, 512)
+    factors = torch.linspace(0.5, 2, 32, device=device)
+    out = torch.empty(3, 32, device=device)
+    launch(
+        (replace(mine, scale=factors[:21]), replace(other, scale=factors[21:])),
+        quantize(torch.from_numpy(x).to(device)),
+        out,
+    )
+    want = np.concatenate([_cpu.linear(weight(name, raw), x), _cpu.linear(weight(second, beside), x)], 1)
+    want *= factors.cpu().numpy()
+    if second in FLOATS:
+        assert same_bits(out[:, :21], want[:, :21])
+        assert np.abs(out.cpu().numpy() - want).max() <= 2e-6 * np.abs(want).max()
+    else:
+        assert same_bits(out, want)
+
+
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_rows_come_out_of_tiles(name: str, device: torch.device) -> None:
+    """All of them, as prompts want them, and some, as of an embedding."""
+    mine, raw = tiles(name, 37, 512, device, 5)
+    want = decode_blocks(name, raw)
+    assert same_bits(decode(mine, torch.empty(37, 512, device=device)), want)
+    ids = [36, 0, 17, 8, 17]
+    assert same_bits(embed(mine, torch.tensor(ids, device=device)), want[ids])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="hundreds of programs take the interpreter minutes")
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_tiles_of_many_rows_have_the_bits_of_the_cpu(tokens: int, device: torch.device) -> None:
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_tiles_of_many_rows_have_the_bits_of_the_cpu(name: str, tokens: int, device: torch.device) -> None:
     """As projections and output matrices have: other programs than those of few rows, several rounds of units."""
     rows, cols = 65541, 2560
-    raw = np.resize(rows_of("Q8_0", (997,), cols, 3), (rows, cols // 32 * 34))  # a prime, so that tiles differ
+    raw = rows_of(name, (997,), cols, 3)
+    raw = np.resize(raw, (rows, raw.shape[1]))  # 997 is a prime, so that tiles differ
     x = activations(tokens, cols)
     read = quantize(torch.from_numpy(x).to(device))
     for count in (8195, rows):
-        tiles = Matrix(to_tiles(torch.from_numpy(raw[:count]).to(device)), TILED, count, cols)
-        assert same_bits(linear(tiles, read), _cpu.linear(weight("Q8_0", raw[:count]), x))
+        data = to_tiles(torch.from_numpy(raw[:count]).to(device), BY_NAME[name])
+        got = linear(Matrix(data, TILES[name], count, cols), read)
+        assert same_bits(got, _cpu.linear(weight(name, raw[:count]), x))
 
 
 def test_longer_rows_of_weights(device: torch.device) -> None:

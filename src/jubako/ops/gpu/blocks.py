@@ -24,6 +24,7 @@ from .kinds import (
     sub_bytes,
     table_word,
 )
+from .tile_blocks import fetch_tiled
 
 
 @triton.jit
@@ -57,11 +58,7 @@ def fetch_blocks(
     size = rows * blocks
     nothing = tl.zeros_like(lane)
     if in_tiles(TYPE):
-        pair = (row // 8 * (blocks // 2) + tl.where(there, unit * 4 + j // 2, 0)) * 8 + row % 8
-        i = tl.arange(0, 4)[None, None, :]
-        codes = base.to(tl.pointer_type(tl.int32)) + (pair * 16 + j % 2 * 2 + i // 2 * 4 + i % 2)
-        d = narrow(base + tl.cdiv(rows, 16) * 16 * blocks * 32, pair * 2 + j % 2, 0, 2, True)
-        return tl.load(codes), tl.load(codes + 8), nothing, nothing, nothing, nothing, d
+        return fetch_tiled(base, rows, blocks, row, tl.where(there, unit * 8 + j, 0), TYPE)
     first, second, high, low, bit, sub, d = nothing, nothing, nothing, nothing, nothing, nothing, nothing
     if has_width(TYPE, 8):
         first = tl.load(words(base, lane, 8) + step * 4)

@@ -9,7 +9,7 @@ import triton
 
 from ...quant import BY_NAME, fp4, iq4
 from .planar import LAYOUTS, Layout
-from .tiles import TILED
+from .tiles import TILES
 
 # How the sub-scales multiply, as in csrc/kernels/units.h
 BLOCK, GROUP, TWO_FLOATS = 0, 1, 2
@@ -102,7 +102,8 @@ _FIELDS = {
     BY_NAME[name].id: _Fields(name, kind, LAYOUTS[name], _words(kind.table), _addends(kind.table))
     for name, kind in _KINDS.items()
 }
-_FIELDS[TILED.id] = _Fields(TILED.name, Kind(), LAYOUTS["Q8_0"], (), ())
+_FIELDS |= {tiled.id: _FIELDS[BY_NAME[name].id] for name, tiled in TILES.items()}
+_TILES = frozenset(tiled.id for tiled in TILES.values())
 
 
 @triton.constexpr_function
@@ -112,9 +113,9 @@ def is_(number: int, *names: str, fields: dict[int, _Fields] = _FIELDS) -> bool:
 
 
 @triton.constexpr_function
-def in_tiles(number: int, tiled: int = TILED.id) -> bool:
+def in_tiles(number: int, tiles: frozenset[int] = _TILES) -> bool:
     """Whether the matrix lies in tiles (tiles.py)."""
-    return number == tiled
+    return number in tiles
 
 
 @triton.constexpr_function

@@ -13,7 +13,7 @@ from ...arch.tensor import Tensor
 from ...quant import BY_NAME, BlockType, decode
 from .planar import LAYOUTS, repack
 from .target import TENSOR, interpreted, target
-from .tiles import TILED, UNIT, fits, to_tiles
+from .tiles import TILES, UNIT, fits, is_tiled, to_tiles
 
 Source = Callable[[Tensor], torch.Tensor]
 """Gives a tensor's raw blocks uint8 [..., row bytes] on the device."""
@@ -23,7 +23,7 @@ Source = Callable[[Tensor], torch.Tensor]
 class Matrix:
     """Rows of one block type, several file tensors one under the other where they share their input.
 
-    data   planes uint8 (planar.py), or tiles (tiles.py) where the type is `tiles.TILED`
+    data   planes uint8 (planar.py), or tiles (tiles.py) where the type is one of `tiles.TILES`
     scale  float32 [rows] that products are multiplied by, or None
     """
 
@@ -50,7 +50,7 @@ class Matrix:
     @property
     def nbytes(self) -> int:
         return self.rows * (
-            self.type.row_bytes(self.cols) if self.type is TILED else LAYOUTS[self.type.name].row_bytes(self.cols)
+            self.type.row_bytes(self.cols) if is_tiled(self.type) else LAYOUTS[self.type.name].row_bytes(self.cols)
         )
 
 
@@ -80,8 +80,8 @@ def matrix(
     if any(t.scale is not None for t in tensors):
         factors = [1.0 if t.scale is None else float(t.scale.reshape(-1)[0]) for t in tensors]
         scale = torch.repeat_interleave(torch.tensor(factors), torch.tensor(rows)).to(device)
-    if step is not None and fits(kind, cols, step) and has_tensor_cores(device):
-        return Matrix(to_tiles(raw), TILED, sum(rows), cols, scale)
+    if step is not None and fits(kind, cols, step) and has_tensor_cores(device, kind):
+        return Matrix(to_tiles(raw, kind), TILES[kind.name], sum(rows), cols, scale)
     return Matrix(repack(kind, raw), kind, sum(rows), cols, scale)
 
 
@@ -95,8 +95,8 @@ def beside(tensors: Sequence[Tensor], device: torch.device, source: Source | Non
         half = BY_NAME["F16"]
         return Matrix(repack(half, torch.cat(numbers, 1).half().contiguous().view(torch.uint8)), half, rows, cols)
     raw = torch.cat(raws, 1)
-    if fits(kind, cols) and has_tensor_cores(device):
-        return Matrix(to_tiles(raw), TILED, rows, cols)
+    if fits(kind, cols) and has_tensor_cores(device, kind):
+        return Matrix(to_tiles(raw, kind), TILES[kind.name], rows, cols)
     return Matrix(repack(kind, raw), kind, rows, cols)
 
 
@@ -106,8 +106,8 @@ def _numbers(tensor: Tensor, raw: torch.Tensor) -> torch.Tensor:
     return decode(tensor.type, raw).reshape(tensor.shape) * scale
 
 
-def has_tensor_cores(device: torch.device) -> bool:
-    """Whether steps multiply whole blocks at once there; the interpreter does as if."""
+def has_tensor_cores(device: torch.device, kind: BlockType) -> bool:
+    """Whether steps multiply whole blocks of a type at once there; the interpreter does as if."""
     if interpreted():
         return True
     if target(device).form != TENSOR:
@@ -116,7 +116,7 @@ def has_tensor_cores(device: torch.device) -> bool:
         return True
     from .proof import tiles_are_right  # which makes matrices itself
 
-    return tiles_are_right(device)
+    return tiles_are_right(device, kind.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

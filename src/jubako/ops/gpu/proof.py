@@ -12,31 +12,36 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ...quant import decode
+from ...quant import BY_NAME, decode
 from .activation import quantize
 from .hyper import HyperMix
 from .hyper_gates import tile_mix
 from .linear import launch
 from .matrix import Matrix
-from .tiles import TILED, to_tiles
+from .tiles import TILES, to_tiles
 
 log = logging.getLogger(__name__)
 SHAPES = ((40, 512, 6), (8200, 256, 3))  # rows, columns, tokens: of both cuts of a launch
+SCALES = {"Q8_0": (0, 1), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, 1)}  # first byte in a block, how many halves
 MIX = (5, 4, 64, 64)  # tokens, streams, hidden size, rank
 
 
-@lru_cache(maxsize=16)
-def tiles_are_right(device: torch.device) -> bool:
-    """Small products of tiles, and a hyper-connection's mix, against float64."""
-    right = all(_products_agree(device, *shape) for shape in SHAPES) and _mix_agrees(device, *MIX)
+@lru_cache(maxsize=64)
+def tiles_are_right(device: torch.device, name: str) -> bool:
+    """Small products of tiles of a block type, and for Q8_0 a hyper-connection's mix, against float64."""
+    right = all(_products_agree(device, name, *shape) for shape in SHAPES)
+    if name == "Q8_0":
+        right = right and _mix_agrees(device, *MIX)
     if not right:
-        log.warning("this card's compiler places tensor core operands otherwise than expected: products avoid them")
+        log.warning(
+            "this card's compiler places tensor core operands otherwise than expected: products of %s avoid them", name
+        )
     return right
 
 
-def _products_agree(device: torch.device, rows: int, cols: int, tokens: int) -> bool:
+def _products_agree(device: torch.device, name: str, rows: int, cols: int, tokens: int) -> bool:
     rng = np.random.default_rng(rows)
-    tiles, weights = _tiles(rng, rows, cols, device)
+    tiles, weights = _tiles(rng, rows, cols, device, name)
     x = rng.standard_normal((tokens, cols)).astype(np.float32)
     got = torch.zeros(tokens, rows, device=device)
     launch((tiles,), quantize(torch.from_numpy(x).to(device)), got)
@@ -57,13 +62,18 @@ def _mix_agrees(device: torch.device, tokens: int, streams: int, hidden: int, ra
     return _near(got.plain(), (normed / (1 + np.exp(-y))).mean(1))
 
 
-def _tiles(rng: np.random.Generator, rows: int, cols: int, device: torch.device) -> tuple[Matrix, np.ndarray]:
+def _tiles(
+    rng: np.random.Generator, rows: int, cols: int, device: torch.device, name: str = "Q8_0"
+) -> tuple[Matrix, np.ndarray]:
     """A random matrix in tiles, and its weights float64 [rows, cols]."""
-    raw = rng.integers(0, 256, (rows, cols // 32, 34), dtype=np.uint8)
-    raw[..., :2] = rng.uniform(0.5, 2.0, (rows, cols // 32, 1)).astype(np.float16).view(np.uint8)
+    kind = BY_NAME[name]
+    raw = rng.integers(0, 256, (rows, cols // kind.weights, kind.bytes), dtype=np.uint8)
+    at, count = SCALES[name]
+    scales = rng.uniform(0.5, 2.0, (*raw.shape[:2], count)).astype(np.float16)
+    raw[..., at : at + 2 * count] = scales.view(np.uint8)
     raw = raw.reshape(rows, -1)
-    tiles = Matrix(to_tiles(torch.from_numpy(raw).to(device)), TILED, rows, cols)
-    return tiles, decode("Q8_0", raw).astype(np.float64)
+    tiles = Matrix(to_tiles(torch.from_numpy(raw).to(device), kind), TILES[name], rows, cols)
+    return tiles, decode(name, raw).astype(np.float64)
 
 
 def _near(got: torch.Tensor, want: np.ndarray) -> bool:

@@ -14,7 +14,6 @@ import triton.language as tl
 
 from .blocks import half
 from .integer import dot4, fma
-from .target import wait
 
 
 @triton.constexpr_function
@@ -187,26 +186,6 @@ def no_tiles(FOURS: tl.constexpr):
     for _ in tl.static_range(FOURS):
         zero = tl.zeros([4, 8, 4], tl.float32)
         sums = sums + ((zero, zero, zero, zero),)
-    return sums
-
-
-@triton.jit
-def tile_products(
-    base, rows, units, top, x, tokens, first,
-    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Partial sums of sixteen rows as `block_dots` orders them, float32 [t = column, g, p] each, a tuple for each group
-    of four columns.
-
-    Over UNITS units from `first` on. Waits for earlier kernels once its first weights are on their way.
-    """
-    sums = no_tiles(FOURS)
-    for u in range(first, first + UNITS, STEP):
-        raws = fetch_tiles(base, rows, units, top, u, STEP)
-        wait(OVERLAP)  # here, as a second copy of the body takes long to compile; later ones pass at once
-        units_of_x = fetch_columns(x, tokens, u, STEP, FOURS)
-        sums = meet_tiles(sums, raws, units_of_x, tokens, STEP, FOURS, AT_ONCE, FORM)
     return sums
 
 

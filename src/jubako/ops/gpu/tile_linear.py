@@ -15,17 +15,18 @@ from .matrix import Matrix
 from .peer_word import SITES, Outbox, exchange_number, word_of
 from .rows import row_tile
 from .target import release, target
-from .tensor import tile_products, tile_tree
-from .tiles import TILED, padded
+from .tensor import tile_tree
+from .tile_rows import tile_products
+from .tiles import is_tiled, padded
 
 
 @triton.jit(do_not_specialize=["site"])
 def tile_kernel(
     base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks,
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, box, passes, site, most,
-    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, SECOND: tl.constexpr, SECOND_STEP: tl.constexpr,
-    SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr,
-    AT_ONCE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, TYPE: tl.constexpr, SECOND: tl.constexpr,
+    SECOND_STEP: tl.constexpr, SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, SITES: tl.constexpr, AT_ONCE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, split): sixteen rows of a matrix in tiles; SECOND_ROWS of a second one, if any, come first.
 
@@ -42,8 +43,8 @@ def tile_kernel(
     if tile >= second_tiles * FOURS:
         top = (tile - second_tiles * FOURS) * 16
         sums = tile_products(
-            base, rows, blocks // 8, top, (q, d, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, AT_ONCE, FORM,
-            OVERLAP,
+            base, rows, blocks // 8, top, (q, d, s, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, AT_ONCE, TYPE,
+            FORM, OVERLAP,
         )  # fmt: skip
         row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
         for c in tl.static_range(FOURS):
@@ -66,7 +67,7 @@ def tile_kernel(
 
 def in_tiles(matrix: Matrix, x: Quantised) -> bool:
     """Whether the product is one of tiles."""
-    return matrix.type is TILED and x.fine and x.valid >= matrix.blocks
+    return is_tiled(matrix.type) and x.fine and x.valid >= matrix.blocks
 
 
 def launch_tiles(
@@ -90,7 +91,7 @@ def launch_tiles(
         second.data, second.factors if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
         *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
-        UNITS=units, STEP=cut.step, FOURS=cut.fours, SITES=0 if outbox is None else SITES,
+        UNITS=units, STEP=cut.step, FOURS=cut.fours, TYPE=first.type.id, SITES=0 if outbox is None else SITES,
         SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=second_step, SECOND_ROWS=second_rows,
         COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, AT_ONCE=cut.at_once, FORM=to.form,
         OVERLAP=to.overlap, num_warps=cut.warps,
