@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from jubako.measure.random_blocks import random_blocks
 from jubako.ops.gpu.hyper import HyperMix, hyper_mix
 from jubako.ops.gpu.hyper_gates import tile_mix
 from jubako.ops.gpu.hyper_long import Cut
 from jubako.ops.gpu.matrix import Matrix
-from jubako.ops.gpu.tiles import TILED, to_tiles
+from jubako.ops.gpu.tiles import TILES, to_tiles
 from jubako.quant import BY_NAME, decode
 
 STREAMS, HIDDEN, RANK = 4, 64, 64
@@ -40,18 +41,23 @@ class Case:
         return x, mixed, None if add is None else 2 / (1 + np.exp(-wide @ add.T / STREAMS))
 
 
-def case(tokens: int, device: torch.device, add: str | None = "F32", hidden: int = HIDDEN, rank: int = RANK) -> Case:
+def case(
+    tokens: int,
+    device: torch.device,
+    add: str | None = "F32",
+    hidden: int = HIDDEN,
+    types: tuple[str, str] = ("Q8_0", "Q8_0"),
+) -> Case:
     rng = np.random.default_rng(tokens + hidden)
     wide = STREAMS * hidden
 
-    def tiles(rows: int, cols: int, scale: float) -> tuple[Matrix, np.ndarray]:
-        raw = rng.integers(0, 256, (rows, cols // 32, 34), dtype=np.uint8)
-        raw[..., :2] = (rng.uniform(0.5, 2.0, (rows, cols // 32, 1)) * scale).astype(np.float16).view(np.uint8)
-        raw = raw.reshape(rows, -1)
-        made = Matrix(to_tiles(torch.from_numpy(raw).to(device)), TILED, rows, cols)
-        return made, decode("Q8_0", raw).astype(np.float64)
+    def tiles(rows: int, cols: int, name: str) -> tuple[Matrix, np.ndarray]:
+        type_ = BY_NAME[name]
+        raw = random_blocks(type_, rows * cols // type_.weights, 0.15, rng).reshape(rows, -1)
+        made = Matrix(to_tiles(torch.from_numpy(raw).to(device), type_), TILES[name], rows, cols)
+        return made, decode(name, raw).astype(np.float64)
 
-    (down, a), (up, b) = tiles(rank, wide, 2e-3), tiles(wide, rank, 2e-3)
+    (down, a), (up, b) = tiles(RANK, wide, types[0]), tiles(wide, RANK, types[1])
     gamma = rng.uniform(0.5, 2.0, wide).astype(np.float32)
     numbers = None if add is None else (rng.standard_normal((STREAMS, wide)) * 0.05).astype(add.replace("F", "float"))
     rows = None
@@ -73,12 +79,23 @@ def mixed(c: Case, device: torch.device, at: slice = slice(None), cut: Cut | Non
 
 
 @pytest.mark.parametrize(
-    ("tokens", "add", "hidden", "cut"),
-    [(1, "F32", 64, None), (3, "F16", 128, Cut(2, 1, 1)), (5, None, 64, Cut(1, 1, 4))],
+    ("tokens", "add", "hidden", "cut", "types"),
+    [
+        (1, "F32", 64, None, ("Q8_0", "Q8_0")),
+        (3, "F16", 128, Cut(2, 1, 1), ("Q8_0", "Q8_0")),
+        (5, None, 64, Cut(1, 1, 4), ("Q8_0", "Q8_0")),
+        (1, "F32", 64, None, ("Q6_K", "Q4_0")),
+        (3, None, 64, None, ("Q6_K", "Q4_1")),
+        (2, None, 128, Cut(4, 1, 2), ("Q4_K", "Q5_0")),
+        (1, None, 64, Cut(1, 2, 1), ("Q5_K", "Q5_1")),
+        (1, None, 128, Cut(2, 2, 2), ("Q5_1", "Q8_0")),
+    ],
 )
-def test_against_float64(tokens: int, add: str | None, hidden: int, cut: Cut | None, device: torch.device) -> None:
+def test_against_float64(
+    tokens: int, add: str | None, hidden: int, cut: Cut | None, types: tuple[str, str], device: torch.device
+) -> None:
     """Several parts a stream, tiles of rows beyond the last, more tokens than a program takes."""
-    c = case(tokens, device, add, hidden)
+    c = case(tokens, device, add, hidden, types)
     want = c.want()
     assert want[1].std() > 0.1
     got = mixed(c, device, cut=cut)
@@ -95,10 +112,16 @@ def test_columns_are_independent(device: torch.device) -> None:
             assert torch.equal(part, whole[at])
 
 
-def test_order_of_sums_is_that_of_all_widths(device: torch.device) -> None:
-    """A program of two warps adds up what two programs of one leave to the gates."""
-    c = case(1, device)
-    for part, whole in zip(mixed(c, device, cut=Cut(1, 1, 2)), mixed(c, device, cut=Cut(2, 1, 1)), strict=True):
+@pytest.mark.parametrize(
+    ("down", "hidden", "half", "wide"),
+    [("Q8_0", 64, Cut(1, 1, 2), Cut(2, 1, 1)), ("Q4_K", 128, Cut(2, 1, 2), Cut(4, 1, 2))],
+)
+def test_order_of_sums_is_that_of_all_widths(
+    down: str, hidden: int, half: Cut, wide: Cut, device: torch.device
+) -> None:
+    """A program of twice as many warps adds up what two programs leave to the gates."""
+    c = case(1, device, None, hidden, (down, "Q5_0"))
+    for part, whole in zip(mixed(c, device, cut=half), mixed(c, device, cut=wide), strict=True):
         assert torch.equal(part, whole)
 
 

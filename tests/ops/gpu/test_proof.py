@@ -9,14 +9,15 @@ from jubako.ops.gpu import proof
 from jubako.ops.gpu.activation import quantize
 from jubako.ops.gpu.hyper_gates import tile_mix
 
-MULTIPLIED = tuple(proof.SCALES)
+SMALL = (1, 4, 64, 64)  # a mix of one token
 
 
-@pytest.mark.parametrize("name", MULTIPLIED)
+@pytest.mark.parametrize("name", proof.MULTIPLIED)
 def test_right_products_are_believed_and_wrong_ones_noticed(
     name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(proof, "SHAPES", ((40, 256, 3),))
+    monkeypatch.setattr(proof, "MIX", SMALL)
     proof.tiles_are_right.cache_clear()
     assert proof.tiles_are_right(device, name)
     proof.tiles_are_right.cache_clear()
@@ -27,9 +28,13 @@ def test_right_products_are_believed_and_wrong_ones_noticed(
     proof.tiles_are_right.cache_clear()
 
 
-def test_wrong_mixes_are_noticed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["Q6_K", "Q5_1"])
+def test_wrong_mixes_are_noticed(name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     proof.tiles_are_right.cache_clear()
     monkeypatch.setattr(proof, "SHAPES", ())
+    monkeypatch.setattr(proof, "MIX", SMALL)
+    assert proof.tiles_are_right(device, name)
+    proof.tiles_are_right.cache_clear()
     monkeypatch.setattr(proof, "tile_mix", lambda x, mix, fine: tile_mix(x.flip(2), mix, fine))
-    assert not proof.tiles_are_right(device, "Q8_0")
+    assert not proof.tiles_are_right(device, name)
     proof.tiles_are_right.cache_clear()

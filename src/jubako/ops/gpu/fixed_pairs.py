@@ -1,4 +1,4 @@
-"""What products of K-quants in tiles with columns of floats are made of: `fixed.py` for pairs of packed blocks.
+"""What products of packed codes in tiles with columns of floats are made of: `fixed.py` for pairs of blocks.
 
 A block's products are exact integers; with sub-scales for sixteen weights it is two instructions of sixteen. Codes stay
 as they are stored, without a sign: what they are too large by, and minima, come from sums of the columns' codes, which
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from .blocks import half, upper_half
 from .integer import fma
-from .kinds import has_width, minimum_of, scales_of
+from .kinds import bias_of, blocks_per_d, d_bytes, has_width, minimum_of, scales_of, sub_bytes
 from .tensor import plain_dot, words_of
 
 
@@ -35,20 +35,36 @@ def fetch_packed(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE:
         more = words + codes + (at * 4 + t)
         codes += unit * 32
     sub = words + codes + ((at * 2 + t * 0)[:, :, :, None] + two)
-    scales = words + codes + unit * 16
+    if sub_bytes(TYPE) > 0:
+        codes += unit * 16
+    scales = words + codes
     raws = ()
     for i in tl.static_range(COUNT):
-        of = (tile * (pairs // 4) + (first + i) // 4) * 8 + g + t * 0
-        d = tl.load(scales + ((of * 2)[:, :, :, None] + two)) if minimum_of(TYPE) > 0 else tl.load(scales + of)
-        codes_of = tl.load(nibbles + i * 128)
+        nibble = tl.load(nibbles + i * 128)
+        rest, subs = nibble, nibble
         if has_width(TYPE, 2):
             rest = tl.load(more + i * 64)
         elif has_width(TYPE, 1):
             rest = tl.load(more + i * 32)
-        else:
-            rest = codes_of
-        raws = raws + ((codes_of, rest, tl.load(sub + i * 16), d),)
+        if sub_bytes(TYPE) > 0:
+            subs = tl.load(sub + i * 16)
+        raws = raws + ((nibble, rest, subs, fetch_scales(scales, tile, pairs, first + i, g + t * 0, TYPE)),)
     return raws
+
+
+@triton.jit
+def fetch_scales(base, tile, pairs, pair, g, TYPE: tl.constexpr):
+    """Scales of a pair: of a unit of 256 [below] or of both blocks [below, block], as words."""
+    two = tl.arange(0, 2)
+    if blocks_per_d(TYPE) == 8:
+        at = (tile * (pairs // 4) + pair // 4) * 8 + g
+        return tl.load(base + at) if d_bytes(TYPE) == 2 else tl.load(base + ((at * 2)[:, :, :, None] + two))
+    else:
+        at = (tile * pairs + pair) * 8 + g
+        if d_bytes(TYPE) == 2:
+            return tl.load(base + ((at * 2)[:, :, :, None] + two))
+        else:
+            return tl.load(base + ((at * 4)[:, :, :, None] + tl.arange(0, 4)))
 
 
 @triton.jit
@@ -135,6 +151,21 @@ def half_dots(row, below, x, FORM: tl.constexpr):
 
 
 @triton.jit
+def scale_of(raw, BELOW: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr):
+    """A block's scale and what is added to its weights, from `fetch_packed`."""
+    if sub_bytes(TYPE) > 0:
+        word = tl.split(raw[3])[BELOW]
+        sub = tl.split(raw[2])[BELOW]
+        return half(word) * unsigned_byte(sub, 2 * BLOCK), upper_half(word) * (0.0 - unsigned_byte(sub, 2 * BLOCK + 1))
+    elif d_bytes(TYPE) == 4:
+        word = words_of(raw[3])[2 * BELOW + BLOCK]
+        return half(word), upper_half(word)
+    else:
+        word = tl.split(raw[3])[BELOW] >> (16 * BLOCK)
+        return half(word), 0.0
+
+
+@triton.jit
 def signed_byte(x, PLACE: tl.constexpr):
     return ((x << (24 - 8 * PLACE)) >> 24).to(tl.float32)
 
@@ -145,12 +176,13 @@ def unsigned_byte(x, PLACE: tl.constexpr):
 
 
 @triton.jit
-def add_whole(sum_, dot, codes, sub, d, column, BLOCK: tl.constexpr, FORM: tl.constexpr):
-    """A row's sum after a block with a scale and a minimum. codes: Σ q; column: the column's scale."""
-    scale = half(d) * unsigned_byte(sub, 2 * BLOCK)
-    least = upper_half(d) * unsigned_byte(sub, 2 * BLOCK + 1)
-    sum_ = fma(dot.to(tl.float32), scale * column, sum_, FORM)
-    return fma(0.0 - codes, least, sum_, FORM)
+def add_whole(sum_, dot, codes, scale, column, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """A row's sum after a block with one scale. codes: Σ q; column: the column's scale."""
+    if minimum_of(TYPE) > 0:
+        sum_ = fma(dot.to(tl.float32), scale[0] * column, sum_, FORM)
+        return fma(codes.to(tl.float32) * column, scale[1], sum_, FORM)
+    else:
+        return fma((dot - codes * bias_of(TYPE)).to(tl.float32), scale[0] * column, sum_, FORM)
 
 
 @triton.jit
@@ -166,23 +198,21 @@ def add_packed(sums, raw, x, column, BLOCK: tl.constexpr, TYPE: tl.constexpr, FO
     """The sums of rows and of those below after block 0 or 1 of a pair. x: two words, 8t … 8t + 7 or, where scales are
     of sixteen, 4t … 4t + 3 of both sixteens; column: the columns' scales."""
     four = words_of(raw[0])
-    sub, sub_below = tl.split(raw[2])
     more, more_below = raw[1], raw[1]
     if has_width(TYPE, 2):
         more, more_below = tl.split(raw[1])
     row = codes_of(four[BLOCK], more, 0, BLOCK, TYPE)
     below = codes_of(four[2 + BLOCK], more_below, 1, BLOCK, TYPE)
     if scales_of(TYPE) == 1:
+        sub, sub_below = tl.split(raw[2])
         dots = half_dots(row, below, x, FORM)
         return (
             add_halves(sums[0], dots[0], dots[2], sub, raw[3], column, BLOCK, FORM),
             add_halves(sums[1], dots[1], dots[3], sub_below, raw[3] >> 16, column, BLOCK, FORM),
         )
     else:
-        d, d_below = tl.split(raw[3])
         dots = whole_dot(row, below, x, FORM)
-        codes = dots[2].to(tl.float32) * column
         return (
-            add_whole(sums[0], dots[0], codes, sub, d, column, BLOCK, FORM),
-            add_whole(sums[1], dots[1], codes, sub_below, d_below, column, BLOCK, FORM),
+            add_whole(sums[0], dots[0], dots[2], scale_of(raw, 0, BLOCK, TYPE), column, TYPE, FORM),
+            add_whole(sums[1], dots[1], dots[2], scale_of(raw, 1, BLOCK, TYPE), column, TYPE, FORM),
         )

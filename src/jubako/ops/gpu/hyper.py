@@ -26,7 +26,7 @@ from .matrix import Matrix
 from .products import fetch_units, lane_rows, meet, meet_groups, nothing, tree
 from .prompt import Halves
 from .target import release, target, wait
-from .tiles import TILED, is_tiled
+from .tiles import is_tiled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,7 +217,7 @@ def lies_in_tiles(mix: HyperMix) -> bool:
     add = mix.inject
     return (
         is_tiled(mix.down.type)
-        and mix.up.type is TILED
+        and is_tiled(mix.up.type)
         and mix.streams in (2, 4)
         and (add is None or (plain_type(add.type.id) and add.scale is None))
     )

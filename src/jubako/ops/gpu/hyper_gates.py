@@ -16,9 +16,11 @@ import triton.language as tl
 from .activation import Quantised, room_for
 from .blocks import half
 from .fixed import hold, larger, pack, parts_of_codes, quick_inverse
+from .fixed_pairs import add_packed, fetch_packed
 from .hand_over import hand_over
 from .hyper_long import REST, Cut, cut_for, fetch_fresh, fresh, long_parts
 from .integer import fma
+from .kinds import has_width
 from .room import added, elsewhere, found, found_four, leave, own_room
 from .target import release, target, wait
 from .tensor import block_dots, fetch_both, words_of
@@ -110,9 +112,21 @@ def leave_codes(x, room, rank, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, FORM
 
 
 @triton.jit
+def add_bytes(y, below, raw, x, d0, d1, FORM: tl.constexpr):
+    """Sums of rows and of those eight below after a pair of Q8_0."""
+    dots = block_dots(words_of(raw[0]), words_of(raw[1]), x, FORM)
+    y = fma(dots[0].to(tl.float32), half(raw[2]) * d0, y, FORM)
+    below = fma(dots[1].to(tl.float32), half(raw[3]) * d0, below, FORM)
+    y = fma(dots[2].to(tl.float32), half(raw[2] >> 16) * d1, y, FORM)
+    below = fma(dots[3].to(tl.float32), half(raw[3] >> 16) * d1, below, FORM)
+    return y, below
+
+
+@triton.jit
 def pair_sums(
-    raws, room, rank, t, g, w, PAIRS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, FORM: tl.constexpr
-):
+    raws, room, rank, t, g, w,
+    PAIRS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, UP: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
     """Products of sixteen rows with COLUMNS columns that `leave_codes` left: of rows and of those eight below."""
     part = tl.minimum(g // 2, COLUMNS - 1) * 2 + g % 2
     words = part * (rank // 4) + t * 4 + w * 0
@@ -123,14 +137,14 @@ def pair_sums(
     zero = tl.zeros([4, 8, w.shape[2]], tl.float32)
     y, below = zero, zero
     for i in tl.static_range(PAIRS):
-        row, under = words_of(raws[i][0]), words_of(raws[i][1])
-        dots = block_dots(row, under, found_four(room, words + i * 16, FORM), FORM)
+        x = found_four(room, words + i * 16, FORM)
         d0 = scales[2 * i].to(tl.float32, bitcast=True)
         d1 = scales[2 * i + 1].to(tl.float32, bitcast=True)
-        y = fma(dots[0].to(tl.float32), half(raws[i][2]) * d0, y, FORM)
-        below = fma(dots[1].to(tl.float32), half(raws[i][3]) * d0, below, FORM)
-        y = fma(dots[2].to(tl.float32), half(raws[i][2] >> 16) * d1, y, FORM)
-        below = fma(dots[3].to(tl.float32), half(raws[i][3] >> 16) * d1, below, FORM)
+        if has_width(UP, 8):
+            y, below = add_bytes(y, below, raws[i], x, d0, d1, FORM)
+        else:
+            y, below = add_packed((y, below), raws[i], (x[0], x[1]), d0, 0, UP, FORM)
+            y, below = add_packed((y, below), raws[i], (x[2], x[3]), d1, 1, UP, FORM)
     return y, below
 
 
@@ -139,8 +153,8 @@ def mix_tile(
     streams, gamma, output, inject, partial, up, up_scale, room, q, d, s, numbers, blocks,
     tile, token, hidden, rank, tokens, eps,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, PAIRS: tl.constexpr, LOW: tl.constexpr,
-    COLUMNS: tl.constexpr, PENDING: tl.constexpr, SCALED: tl.constexpr, FINE: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    COLUMNS: tl.constexpr, PENDING: tl.constexpr, UP: tl.constexpr, SCALED: tl.constexpr, FINE: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """32 mixed hidden values of COLUMNS tokens, quantised; the new streams are kept if there is something PENDING.
 
@@ -153,7 +167,10 @@ def mix_tile(
     w = tl.arange(0, 2 * STREAMS)[None, None, :]
     stream = w // 2
     element = tile * 32 + w % 2 * 16
-    raws = fetch_pairs(up, STREAMS * hidden, PAIRS, stream * hidden + element, t, g, PAIRS)
+    if has_width(UP, 8):
+        raws = fetch_pairs(up, STREAMS * hidden, PAIRS, stream * hidden + element, t, g, PAIRS)
+    else:
+        raws = fetch_packed(up, STREAMS * hidden, PAIRS, stream * hidden + element, 0, t, g, PAIRS, UP)
     of = element + g
     near_gamma, far_gamma = tl.load(gamma + (stream * hidden + of)), tl.load(gamma + (stream * hidden + of + 8))
     wait(OVERLAP)
@@ -187,7 +204,7 @@ def mix_tile(
     near *= factor * near_gamma
     far *= factor * far_gamma
     tl.debug_barrier()
-    y, below = pair_sums(raws, room, rank, t, g, w, PAIRS, COLUMNS, BLOCKS, FORM)
+    y, below = pair_sums(raws, room, rank, t, g, w, PAIRS, COLUMNS, BLOCKS, UP, FORM)
     if SCALED:
         scale = tl.load(up_scale)
         y *= scale
@@ -233,8 +250,8 @@ def tile_gate_kernel(
     streams, gamma, output, inject, partial, up, up_scale, outside, given, q, d, s, numbers, blocks,
     tiles, hidden, rank, tokens, eps,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, PAIRS: tl.constexpr, LOW: tl.constexpr,
-    COLUMNS: tl.constexpr, WORDS: tl.constexpr, PENDING: tl.constexpr, SCALED: tl.constexpr, FINE: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    COLUMNS: tl.constexpr, WORDS: tl.constexpr, PENDING: tl.constexpr, UP: tl.constexpr, SCALED: tl.constexpr,
+    FINE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, g): `mix_tile` of COLUMNS tokens; behind the tiles `next_inject`, to given [T, S]."""
     release(OVERLAP)
@@ -244,8 +261,8 @@ def tile_gate_kernel(
         room = own_room(outside, tokens * 0, WORDS, FORM)
         mix_tile(
             streams, gamma, output, inject, partial, up, up_scale, room, q, d, s, numbers, blocks,
-            tile, token, hidden, rank, tokens, eps, STREAMS, PARTS, STRIDE, PAIRS, LOW, COLUMNS, PENDING, SCALED, FINE,
-            FORM, OVERLAP,
+            tile, token, hidden, rank, tokens, eps, STREAMS, PARTS, STRIDE, PAIRS, LOW, COLUMNS, PENDING, UP, SCALED,
+            FINE, FORM, OVERLAP,
         )  # fmt: skip
     else:
         next_inject(partial, given, token, hidden, tokens, eps, STREAMS, PARTS, STRIDE, COLUMNS, FORM, OVERLAP)
@@ -273,7 +290,7 @@ def tile_mix(
         elsewhere(to, 1, words, device), parts if given is None else given,
         mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks, tiles, hidden, rank, tokens, mix.eps,
         STREAMS=count, PARTS=hidden // cut.size, STRIDE=parts.shape[2], PAIRS=mix.up.blocks // 2, LOW=low,
-        COLUMNS=columns, WORDS=words, PENDING=output is not None, SCALED=mix.up.scale is not None, FINE=fine,
-        FORM=to.form, OVERLAP=to.overlap, num_warps=2 * count, **to.options,
+        COLUMNS=columns, WORDS=words, PENDING=output is not None, UP=mix.up.type.id,
+        SCALED=mix.up.scale is not None, FINE=fine, FORM=to.form, OVERLAP=to.overlap, num_warps=2 * count, **to.options,
     )  # fmt: skip
     return mixed, given

@@ -22,16 +22,17 @@ from .tiles import TILES, to_tiles
 
 log = logging.getLogger(__name__)
 SHAPES = ((40, 512, 6), (8200, 256, 3))  # rows, columns, tokens: of both cuts of a launch
-SCALES = {"Q8_0": (0, 1), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, 1)}  # first byte in a block, how many halves
+MULTIPLIED = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # what products take, too
+SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, 1)}
+"""First byte of a block's scales, and how many halves; (0, 1) where there is nothing else."""
 MIX = (5, 4, 64, 64)  # tokens, streams, hidden size, rank
 
 
 @lru_cache(maxsize=64)
 def tiles_are_right(device: torch.device, name: str) -> bool:
-    """Small products of tiles of a block type, and for Q8_0 a hyper-connection's mix, against float64."""
-    right = all(_products_agree(device, name, *shape) for shape in SHAPES)
-    if name == "Q8_0":
-        right = right and _mix_agrees(device, *MIX)
+    """Small products of tiles of a block type, and a hyper-connection's mix, against float64."""
+    right = name not in MULTIPLIED or all(_products_agree(device, name, *shape) for shape in SHAPES)
+    right = right and _mix_agrees(device, name, *MIX)
     if not right:
         log.warning(
             "this card's compiler places tensor core operands otherwise than expected: products of %s avoid them", name
@@ -48,9 +49,10 @@ def _products_agree(device: torch.device, name: str, rows: int, cols: int, token
     return _near(got, x.astype(np.float64) @ weights.T)
 
 
-def _mix_agrees(device: torch.device, tokens: int, streams: int, hidden: int, rank: int) -> bool:
+def _mix_agrees(device: torch.device, name: str, tokens: int, streams: int, hidden: int, rank: int) -> bool:
     rng = np.random.default_rng(rank)
-    (down, a), (up, b) = _tiles(rng, rank, streams * hidden, device), _tiles(rng, streams * hidden, rank, device)
+    down, a = _tiles(rng, rank, streams * hidden, device, name)
+    up, b = _tiles(rng, streams * hidden, rank, device, name if rank % BY_NAME[name].weights == 0 else "Q8_0")
     values = rng.standard_normal((tokens, streams, hidden)).astype(np.float32)
     gamma = rng.uniform(1e-6, 3e-6, streams * hidden).astype(np.float32)  # the gates are neither open nor shut
     mix = HyperMix(torch.from_numpy(gamma).to(device), down, up, None, streams, 1e-6)
@@ -63,12 +65,12 @@ def _mix_agrees(device: torch.device, tokens: int, streams: int, hidden: int, ra
 
 
 def _tiles(
-    rng: np.random.Generator, rows: int, cols: int, device: torch.device, name: str = "Q8_0"
+    rng: np.random.Generator, rows: int, cols: int, device: torch.device, name: str
 ) -> tuple[Matrix, np.ndarray]:
     """A random matrix in tiles, and its weights float64 [rows, cols]."""
     kind = BY_NAME[name]
     raw = rng.integers(0, 256, (rows, cols // kind.weights, kind.bytes), dtype=np.uint8)
-    at, count = SCALES[name]
+    at, count = SCALES.get(name, (0, 1))
     scales = rng.uniform(0.5, 2.0, (*raw.shape[:2], count)).astype(np.float16)
     raw[..., at : at + 2 * count] = scales.view(np.uint8)
     raw = raw.reshape(rows, -1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .kinds import bytes_before, d_bytes, has_width, scales_of, sub_bytes
+from .kinds import blocks_per_d, bytes_before, d_bytes, has_width, scales_of, sub_bytes
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def fetch_tiled(base, rows, blocks, row, block, TYPE: tl.constexpr):
 
 @triton.jit
 def fetch_quant(base, size, blocks, row, block, i, TYPE: tl.constexpr):
-    """`fetch_tiled` of a K-quant of `size` blocks; i: 0 … 3 in the last dimension."""
+    """`fetch_tiled` of packed codes of `size` blocks; i: 0 … 3 in the last dimension."""
     b, below = block % 2, row // 8 % 2
     pair = (row // 16 * (blocks // 2) + block // 2) * 8 + row % 8
     own = pair * 16 + below * 2 + b
@@ -58,6 +58,9 @@ def fetch_quant(base, size, blocks, row, block, i, TYPE: tl.constexpr):
         place = 4 * below + 2 * b + i % 2
         bit = ((tl.load(bits) >> place) & 0x01010101) << i | ((tl.load(bits + 2) >> place) & 0x01010101) << (i + 4)
     scales = base + size * bytes_before(TYPE, 0)
-    sub = number(scales, pair * 4 + below * 2 + b, sub_bytes(TYPE))
-    unit = (row // 16 * (blocks // 8) + block // 8) * 16 + row % 8 * 2 + below
-    return first, nothing, low, high, bit, sub, number(scales + size * sub_bytes(TYPE), unit, d_bytes(TYPE))
+    sub, at = nothing, pair * 4 + below * 2 + b
+    if sub_bytes(TYPE) > 0:
+        sub = number(scales, at, sub_bytes(TYPE))
+    if blocks_per_d(TYPE) == 8:
+        at = (row // 16 * (blocks // 8) + block // 8) * 16 + row % 8 * 2 + below
+    return first, nothing, low, high, bit, sub, number(scales + size * sub_bytes(TYPE), at, d_bytes(TYPE))

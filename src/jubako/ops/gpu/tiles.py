@@ -7,14 +7,14 @@ Q8_0: a tile is eight rows. With row 8·tile + g and block 2·pair + b
     codes   [tiles, pairs, g 8, t 4, b 2, h 2] words of four weights 8t + 4h … 8t + 4h + 3
     scales  [tiles, pairs, g 8, b 2] float16
 
-K-quants: a tile is sixteen rows. With row 16·tile + 8·below + g and block 2·pair + b
+Packed codes: a tile is sixteen rows. With row 16·tile + 8·below + g and block 2·pair + b
 
     nibbles [tiles, pairs, g 8, t 4, below 2, b 2] words: byte i's low nibble is of weight 8t + i, its high one of
             8t + 4 + i; where sixteen weights have a scale of their own (`halved`), of 4t + i and of 16 + 4t + i
     twos    [tiles, pairs, g 8, t 4, below 2] words: bits 2·(2b + h) of a byte go on above its nibble h (1: high)
     bits    [tiles, pairs, g 8, t 4] words: so does bit 4·below + 2b + h
-    sub     [tiles, pairs, g 8, below 2, b 2] sub-scales of two bytes
-    d       [tiles, units of 256, g 8, below 2] scales
+    sub     [tiles, pairs, g 8, below 2, b 2] sub-scales of two bytes, of K-quants
+    d       [tiles, units of 256, g 8, below 2] scales; of types with blocks of 32, [tiles, pairs, g 8, below 2, b 2]
 
 So a warp that reads a pair of blocks of sixteen rows reads codes of 512 bytes in a row, of Q8_0 twice. Kernels know
 each type in tiles as a block type of its own.
@@ -39,7 +39,7 @@ def _in_tiles(name: str) -> BlockType:
     return BlockType(id=_NUMBERS + kind.id, name=f"{name} in tiles", weights=kind.weights, bytes=row)
 
 
-TILES = {name: _in_tiles(name) for name in ("Q8_0", "Q4_K", "Q5_K", "Q6_K")}
+TILES = {name: _in_tiles(name) for name in ("Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1")}
 """Types in tiles, by the name that a file knows them by."""
 TILED = TILES["Q8_0"]
 
@@ -90,10 +90,10 @@ def _bytes(raw: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _planes(raw: torch.Tensor, kind: BlockType) -> list[torch.Tensor]:
-    """The planes of rows of a K-quant."""
+    """The planes of rows of packed codes."""
     tiles, layout = len(raw) // ROWS, LAYOUTS[kind.name]
     codes, sub, d = unpack.UNPACKERS[kind.name](raw.reshape(-1, kind.bytes))
-    assert sub is not None and d is not None
+    assert d is not None
     shape = (2, 4, 4) if halved(kind.name) else (4, 2, 4)
     words = codes.view(tiles, 2, 8, -1, 2, *shape)  # tile, below, g, pair, b, then t and h in their order, byte
     if halved(kind.name):
@@ -105,8 +105,12 @@ def _planes(raw: torch.Tensor, kind: BlockType) -> list[torch.Tensor]:
         planes.append(_above([high[..., i // 2, i % 2, :] << 2 * i for i in range(4)]))
     if 1 in layout.widths:
         planes.append(_above([high[..., i // 4, i // 2 % 2, i % 2, :] << i for i in range(8)]))
-    planes.append(sub.reshape(tiles, 2, 8, -1, 2, layout.sub).permute(0, 3, 2, 1, 4, 5))
-    planes.append(d.reshape(tiles, 2, 8, -1, layout.d).permute(0, 3, 2, 1, 4))
+    if sub is not None:
+        planes.append(sub.reshape(tiles, 2, 8, -1, 2, layout.sub).permute(0, 3, 2, 1, 4, 5))
+    if layout.every == 1:
+        planes.append(d.reshape(tiles, 2, 8, -1, 2, layout.d).permute(0, 3, 2, 1, 4, 5))
+    else:
+        planes.append(d.reshape(tiles, 2, 8, -1, layout.d).permute(0, 3, 2, 1, 4))
     return planes
 
 

@@ -13,7 +13,7 @@ import torch
 from ...arch import weights as arch
 from ...arch.config import Config
 from ...arch.tensor import Tensor
-from ...quant import decode
+from ...quant import BY_NAME, decode
 from .boxes import Boxes
 from .draft_join import TOGETHER, Join
 from .experts import Experts
@@ -23,7 +23,7 @@ from .kinds import plain_type
 from .matrix import Matrix, Projections, Source, beside, matrix, projections, upload
 from .slots import filled
 from .table import HostTable
-from .tiles import PAIR, UNIT
+from .tiles import PAIR, UNIT, fits, is_tiled
 
 TablePlace = bool | Callable[[Tensor, torch.device], HostTable | FarTable]
 
@@ -157,16 +157,23 @@ class _Preparation:
         return values.reshape(tensor.shape).contiguous()
 
     def hyper_mix(self, mix: arch.HyperMix) -> HyperMix:
-        inject = self.matrix(mix.inject) if mix.inject is not None else None
-        step = UNIT if inject is None or plain_type(inject.type.id) else None  # of plain numbers: hyper_long.py
-        return HyperMix(
-            self.floats(mix.norm),
-            matrix([mix.down], self.device, self.source, step),
-            matrix([mix.up], self.device, self.source, PAIR),
-            inject,
-            self.config.streams,
-            self.config.eps,
-        )
+        wide = (mix.down, mix.up)
+        tiled = all(fits(tensor.type, tensor.shape[-1], PAIR) for tensor in wide) and mix.down.shape[-1] % UNIT == 0
+        step = PAIR if tiled else None
+        down, up = (matrix([tensor], self.device, self.source, step) for tensor in wide)
+        inject = None
+        if mix.inject is not None:
+            inject = self.numbers(mix.inject) if is_tiled(down.type) else self.matrix(mix.inject)
+        return HyperMix(self.floats(mix.norm), down, up, inject, self.config.streams, self.config.eps)
+
+    def numbers(self, tensor: Tensor) -> Matrix:
+        """A small matrix as plain numbers without a factor, as hyper_long.py wants it."""
+        if plain_type(tensor.type.id) and tensor.scale is None:
+            return self.matrix(tensor)
+        factor = 1.0 if tensor.scale is None else float(tensor.scale.reshape(-1)[0])
+        values = self.floats(tensor) * factor
+        rows, cols = tensor.shape
+        return Matrix(values.view(torch.uint8).reshape(-1), BY_NAME["F32"], rows, cols)
 
     def layer(self, layer: arch.Layer) -> Layer:
         return Layer(
