@@ -8,7 +8,7 @@ import triton.language as tl
 
 from .blocks import half, upper_half
 from .integer import dot4, fma
-from .kinds import bias_of, bytes_before, d_bytes, has_width, minimum_of, scales_of
+from .kinds import bytes_before, d_bytes, has_width, minimum_of, scales_of
 from .tensor import block_dots
 
 
@@ -84,8 +84,10 @@ def fetch_quant_columns(x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexp
                 )
             two = (place + u * 8) // 2
             scale = tl.load(scales + (token * (blocks // 2) + two))
-            sum0 = tl.load(sums + (token * blocks + two))
-            sum1 = tl.load(sums + (token * blocks + blocks // 2 + two))
+            sum0, sum1 = scale, scale
+            if minimum_of(TYPE) > 0:
+                sum0 = tl.load(sums + (token * blocks + two))
+                sum1 = tl.load(sums + (token * blocks + blocks // 2 + two))
             units = units + ((own, scale, sum0, sum1),)
     return units
 
@@ -123,12 +125,15 @@ def shifted(x, BY: tl.constexpr):
 
 @triton.jit
 def bytes_of(nibbles, two, bit, BELOW: tl.constexpr, B: tl.constexpr, H: tl.constexpr, TYPE: tl.constexpr):
-    """Four weights' codes as bytes: those of a word's low nibbles, or of its high ones for H = 1."""
-    codes = (nibbles >> (4 * H)) & 0x0F0F0F0F
+    """Four weights' codes as bytes: those of a word's low nibbles, or of its high ones for H = 1. Codes of six bits,
+    whose highest is turned, come as four times what they are less their bias."""
     if has_width(TYPE, 2):
-        codes |= shifted(two, 4 - 2 * (2 * B + H)) & 0x30303030
-    if has_width(TYPE, 1):
-        codes |= shifted(bit, 4 - (4 * BELOW + 2 * B + H)) & 0x10101010
+        codes = shifted(nibbles, 2 - 4 * H) & 0x3C3C3C3C
+        codes |= shifted(two, 6 - 2 * (2 * B + H)) & ~0x3F3F3F3F
+    else:
+        codes = (nibbles >> (4 * H)) & 0x0F0F0F0F
+        if has_width(TYPE, 1):
+            codes |= shifted(bit, 4 - (4 * BELOW + 2 * B + H)) & 0x10101010
     return codes
 
 
@@ -141,7 +146,7 @@ def quant_words(raw, TYPE: tl.constexpr):
     second, second_below = tl.split(odd)
     two, two_below = twos, twos
     if has_width(TYPE, 2):
-        two, two_below = low_of(twos), high_of(twos)
+        two, two_below = low_of(twos) ^ ~0x55555555, high_of(twos) ^ ~0x55555555
     row = (
         bytes_of(first, two, bit, 0, 0, 0, TYPE),
         bytes_of(first, two, bit, 0, 0, 1, TYPE),
@@ -157,19 +162,27 @@ def quant_words(raw, TYPE: tl.constexpr):
     return row, below
 
 
+@triton.constexpr_function
+def byte_asm(at: int, above: int) -> str:
+    """Byte `at` of a word as the lowest bits of a float."""
+    return f"prmt.b32 $0, $1, {above << 24}, {0x7440 + at};"
+
+
 @triton.jit
-def byte_of(x, AT: tl.constexpr, SIGNED: tl.constexpr):
-    """Byte AT of words as float32."""
-    if SIGNED:
-        return ((x << (24 - 8 * AT)) >> 24).to(tl.float32)
+def byte_of(x, AT: tl.constexpr, SIGNED: tl.constexpr, FORM: tl.constexpr):
+    """Byte AT of words as float32; signed ones, whose highest bit is turned, as a quarter of what they are."""
+    ABOVE: tl.constexpr = 0x4A if SIGNED else 0x4B  # of 2^21, where a float's last bit counts a quarter; of 2^23
+    if FORM == 4:
+        bits = tl.inline_asm_elementwise(byte_asm(AT, ABOVE), "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1)
     else:
-        return ((x >> (8 * AT)) & 255).to(tl.float32)
+        bits = ((x >> (8 * AT)) & 255) | (ABOVE << 24)
+    return bits.to(tl.float32, bitcast=True) - (2097152.0 + 32.0 if SIGNED else 8388608.0)
 
 
 @triton.jit
-def quant_scales(raw, TYPE: tl.constexpr):
+def quant_scales(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
     """(factor, scale of the first half or offset, scale of the second half) of a row's block 0, the row below's, then
-    of both's block 1: as `tensor.block_dots` orders its sums."""
+    of both's block 1: as `tensor.block_dots` orders its sums. Scales of halves are quarters: see `bytes_of`."""
     _, _, _, sub, d = raw
     scales = ()
     for b in tl.static_range(2):
@@ -177,57 +190,59 @@ def quant_scales(raw, TYPE: tl.constexpr):
             own = high_of(sub) if below else low_of(sub)
             if minimum_of(TYPE) > 0:
                 mine = high_of(d) if below else low_of(d)
-                factor = half(mine) * byte_of(own, 2 * b, False)
-                offset = (0.0 - upper_half(mine)) * byte_of(own, 2 * b + 1, False)
+                factor = half(mine) * byte_of(own, 2 * b, False, FORM)
+                offset = (0.0 - upper_half(mine)) * byte_of(own, 2 * b + 1, False, FORM)
                 scales = scales + ((factor, offset, offset),)
             else:
                 factor = upper_half(d) if below else half(d)
-                scales = scales + ((factor, byte_of(own, 2 * b, True), byte_of(own, 2 * b + 1, True)),)
+                signed = own ^ ~0x7F7F7F7F
+                first, second = byte_of(signed, 2 * b, True, FORM), byte_of(signed, 2 * b + 1, True, FORM)
+                scales = scales + ((factor, first, second),)
     return scales
 
 
 @triton.constexpr_function
 def half_dots_asm() -> str:
-    """Sums of both halves of a block for both rows, of two words of a row, two of the row eight below, two of a column;
-    each half's begins with a number."""
+    """Sums of both halves of a block for both rows, of two words of a row, two of the row eight below, two of a
+    column."""
     product = "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32"
     return (
         "{.reg .b32 z, c<4>, d<4>; mov.b32 z, 0;"
-        f"{product} {{c0, c1, c2, c3}}, {{$4, $6}}, {{$8}}, {{$10, z, $10, z}};"
-        f"{product} {{d0, d1, d2, d3}}, {{$5, $7}}, {{$9}}, {{$11, z, $11, z}};"
+        f"{product} {{c0, c1, c2, c3}}, {{$4, $6}}, {{$8}}, {{z, z, z, z}};"
+        f"{product} {{d0, d1, d2, d3}}, {{$5, $7}}, {{$9}}, {{z, z, z, z}};"
         "mad.lo.s32 $0, c1, 256, c0; mad.lo.s32 $1, d1, 256, d0;"
         "mad.lo.s32 $2, c3, 256, c2; mad.lo.s32 $3, d3, 256, d2;}"
     )
 
 
 @triton.jit
-def plain_half_dot(a, x, start, FORM: tl.constexpr):
-    """start and Σ of a row's words a [t, g, p] and a column's bytes x [t, (column, part), p]: int32 [column, g, p]."""
+def plain_half_dot(a, x, FORM: tl.constexpr):
+    """Of a row's words a [t, g, p] and a column's bytes x [t, (column, part), p]: int32 [column, g, p]."""
     both = dot4(a[:, :, None, :], x[:, None, :, :], tl.zeros([4, 8, 8, a.shape[2]], tl.int32), FORM)
     both = tl.sum(both, axis=0)
     part = tl.arange(0, 2)[None, None, :, None]
-    return tl.permute(tl.sum(tl.reshape(both, [8, 4, 2, a.shape[2]]) * (1 + 255 * part), axis=2), [1, 0, 2]) + start
+    return tl.permute(tl.sum(tl.reshape(both, [8, 4, 2, a.shape[2]]) * (1 + 255 * part), axis=2), [1, 0, 2])
 
 
 @triton.jit
-def half_dots(a, b, below_a, below_b, x, y, start_x, start_y, FORM: tl.constexpr):
-    """Σ code·q of both halves of a block, each from a start on: (row's, row's, row below's, row below's), int32
-    [column 4, g, p] each. Operands as in `tensor.block_dots`, of sixteen weights each."""
+def half_dots(a, b, below_a, below_b, x, y, FORM: tl.constexpr):
+    """Σ code·q of both halves of a block: (row's, row's, row below's, row below's), int32 [column 4, g, p]. Operands as
+    in `tensor.block_dots`, of sixteen weights each."""
     if FORM == 4:
         return tl.inline_asm_elementwise(
             half_dots_asm(),
-            "=r,=r,=r,=r,r,r,r,r,r,r,r,r",
-            [a, b, below_a, below_b, x, y, start_x, start_y],
+            "=r,=r,=r,=r,r,r,r,r,r,r",
+            [a, b, below_a, below_b, x, y],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
             is_pure=True,
             pack=1,
         )
     else:
         return (
-            plain_half_dot(a, x, start_x, FORM),
-            plain_half_dot(b, y, start_y, FORM),
-            plain_half_dot(below_a, x, start_x, FORM),
-            plain_half_dot(below_b, y, start_y, FORM),
+            plain_half_dot(a, x, FORM),
+            plain_half_dot(b, y, FORM),
+            plain_half_dot(below_a, x, FORM),
+            plain_half_dot(below_b, y, FORM),
         )
 
 
@@ -251,13 +266,8 @@ def quants_step(sums, words, scales, column, zero, TYPE: tl.constexpr, FORM: tl.
     x, d, sum0, sum1 = column
     d0, d1 = low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True)
     if scales_of(TYPE) == 1:
-        bias: tl.constexpr = -bias_of(TYPE)
-        first = half_dots(
-            row[0], row[1], below[0], below[1], x[0] | zero, x[1], low_of(sum0) * bias, low_of(sum1) * bias, FORM
-        )
-        second = half_dots(
-            row[2], row[3], below[2], below[3], x[2], x[3], high_of(sum0) * bias, high_of(sum1) * bias, FORM
-        )
+        first = half_dots(row[0], row[1], below[0], below[1], x[0] | zero, x[1], FORM)
+        second = half_dots(row[2], row[3], below[2], below[3], x[2], x[3], FORM)
         return (
             halves_step(sums[0], (first[0], first[1]), scales[0], d0, FORM),
             halves_step(sums[1], (first[2], first[3]), scales[1], d0, FORM),
@@ -284,7 +294,7 @@ def meet_quants(
     """`tensor.meet_tiles` of what `fetch_quants` and `fetch_quant_columns` give."""
     zero = all_quants_there(units, tokens) if AT_ONCE else 0
     for u in tl.static_range(COUNT):
-        words, scales = quant_words(raws[u], TYPE), quant_scales(raws[u], TYPE)
+        words, scales = quant_words(raws[u], TYPE), quant_scales(raws[u], TYPE, FORM)
         after = ()
         for c in tl.static_range(FOURS):
             after = after + (quants_step(sums[c], words, scales, units[u * FOURS + c], zero, TYPE, FORM),)
