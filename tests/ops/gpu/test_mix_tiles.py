@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from jubako.arch import weights as arch
+from jubako.arch.tensor import Tensor
 from jubako.measure.random_blocks import random_blocks
-from jubako.ops.gpu.hyper import HyperMix, hyper_mix
+from jubako.ops.gpu.hyper import HyperMix, hyper_mix, lies_in_tiles
 from jubako.ops.gpu.hyper_gates import tile_mix
 from jubako.ops.gpu.hyper_long import Cut
 from jubako.ops.gpu.matrix import Matrix
 from jubako.ops.gpu.tiles import TILES, to_tiles
+from jubako.ops.gpu.weights import _Preparation
 from jubako.quant import BY_NAME, decode
 
 STREAMS, HIDDEN, RANK = 4, 64, 64
@@ -140,3 +146,21 @@ def test_what_is_no_number_stays(device: torch.device) -> None:
     _, x, inject = mixed(c, device)
     assert x[0].isfinite().all() and x[1].isnan().all()
     assert inject[0].isfinite().all() and inject[1].isnan().all()
+
+
+def test_a_matrix_added_in_blocks_is_read_as_numbers(device: torch.device) -> None:
+    """Rows of inject in blocks, times a factor, do not keep the others out of tiles."""
+    rng, shapes = np.random.default_rng(4), {"down": (RANK, 256), "up": (256, RANK), "inject": (STREAMS, 256)}
+    kind = BY_NAME["Q8_0"]
+    raws = {name: random_blocks(kind, r * c // 32, 0.1, rng).reshape(r, -1) for name, (r, c) in shapes.items()}
+    norm = Tensor("norm", BY_NAME["F32"], (256,), np.ones(256, np.float32).view(np.uint8), Path(), 0)
+    half = np.array([0.5], np.float32)
+    leaves = {
+        name: Tensor(name, kind, shapes[name], raw, Path(), 0, half if name == "inject" else None)
+        for name, raw in raws.items()
+    }
+    config: Any = SimpleNamespace(streams=STREAMS, eps=1e-6)
+    made = _Preparation(config, device, None, False, None).hyper_mix(arch.HyperMix(norm, **leaves))
+    assert lies_in_tiles(made) and made.inject is not None
+    got = made.inject.data.cpu().numpy().view(np.float32).reshape(STREAMS, -1)
+    assert np.array_equal(got, 0.5 * decode("Q8_0", raws["inject"]))
