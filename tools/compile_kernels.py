@@ -173,12 +173,12 @@ def far_rows() -> None:
     table.take(4)
 
 
-def mix() -> HyperMix:
+def mix(down: str = "Q8_0", up: str = "Q8_0") -> HyperMix:
     wide = STREAMS * HIDDEN
     return HyperMix(
         torch.zeros(wide),
-        matrix("Q8_0", RANK, wide),
-        matrix("Q8_0", wide, RANK, PAIR),
+        matrix(down, RANK, wide, PAIR),
+        matrix(up, wide, RANK, PAIR),
         matrix("F32", 4, wide),
         STREAMS,
         1e-6,
@@ -230,6 +230,8 @@ def families() -> dict[str, Callable[[], Any]]:
         "product, 16 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(16, HIDDEN, True, cpu)),
         "experts and mix": lambda: mixed(1),
         "mix, 4 columns": lambda: mixed(4),
+        "mix of Q6_K": lambda: hyper_mix(torch.zeros(1, STREAMS, HIDDEN), mix("Q6_K")),
+        "mix of Q5_K, 4 columns": lambda: hyper_mix(torch.zeros(4, STREAMS, HIDDEN), mix("Q5_K", "Q5_1")),
         "product and mix": lambda: added(1),
         "product and mix, 4 columns": lambda: added(4),
         "product and mix, 16 columns": lambda: added(16),

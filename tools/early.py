@@ -16,6 +16,7 @@ READ = {
     "tile_kernel": {"base", "second_base", "passes"},
     "linear_kernel": {"first_base", "second_base"},
     "router_kernel": {"base"},
+    "square_kernel": {"gamma"},
     "long_kernel": {"down", "add"},
     "gate_kernel": {"up", "gamma"},
     "long_part_kernel": {"down", "add", "gamma"},
