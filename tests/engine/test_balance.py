@@ -33,7 +33,7 @@ class Machine:
 
     def run(self, layers: int, share: float | None = None) -> float:
         """Seconds of a layer, on the average."""
-        total = 0.0
+        total, looks, waits = 0.0, 0, 0
         for absent in self.rng.integers(*self.absent, layers).tolist():
             linked = int(absent * (self.balance.share if share is None else share) + 0.5)
             mine = linked * FETCHING + OWN
@@ -42,9 +42,10 @@ class Machine:
                 self.threads.requests += 1
                 self.threads.experts += absent - linked
                 self.threads.seconds += (absent - linked) * self.computing
-                self.state[6] += round(max(theirs - mine, 0.0) / self.balance.looking)
-                self.state[7] += 1
+                looks += round(max(theirs - mine, 0.0) / self.balance.looking)
+                waits += 1
             total += max(mine, theirs)
+        self.state[6:8] += torch.tensor([looks, waits], dtype=torch.int32)
         return total / layers
 
 
