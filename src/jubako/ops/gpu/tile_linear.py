@@ -11,13 +11,38 @@ import triton.language as tl
 
 from .activation import Quantised
 from .cuts import second_cut, tile_cut
+from .kinds import in_tiles as tiled
 from .matrix import Matrix
 from .peer_word import SITES, Outbox, exchange_number, word_of
 from .rows import row_tile
 from .target import release, target
 from .tensor import tile_tree
 from .tile_rows import tile_products
-from .tiles import is_tiled, padded
+from .tiles import ROWS, is_tiled, padded
+
+
+@triton.jit
+def sixteen_rows(
+    base, scale, rows, blocks, top, x, tokens, out, out_stride, first, sent,
+    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, TYPE: tl.constexpr,
+    SCALED: tl.constexpr, SITES: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """Sixteen rows from `top` on of a matrix in tiles times all columns, over UNITS units from `first` on, into out;
+    with SITES to another card, too: sent is (box, number, site, most) then."""
+    sums = tile_products(
+        base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, FOURS, AT_ONCE, TYPE, FORM, OVERLAP
+    )
+    row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
+    for c in tl.static_range(FOURS):
+        y = tile_tree(sums[c])
+        if SCALED:
+            y *= tl.load(scale + tl.minimum(row, rows - 1))
+        column = 4 * c + tl.arange(0, 4)[:, None, None]
+        tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=(row < rows) & (column < tokens))
+        if SITES > 0:
+            box, number, site, most = sent
+            place = box + (site % 2) * most + column * rows + row
+            tl.store(place, word_of(y, number), mask=(row < rows) & (column < tokens))
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -28,10 +53,11 @@ def tile_kernel(
     SECOND_STEP: tl.constexpr, SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, SITES: tl.constexpr, AT_ONCE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, split): sixteen rows of a matrix in tiles; SECOND_ROWS of a second one, if any, come first.
+    """Program (tile, split): sixteen rows of a matrix in tiles; programs of a second one, if any, come first.
 
-    second_tiles: of four columns, FOURS times. Split i takes UNITS units and writes to out + i·split_stride.
-    SITES: what is written goes to another card, too (`peer_word.Outbox`).
+    second_tiles: of sixteen rows, too, if it lies in tiles; else of SECOND_ROWS rows and four columns, FOURS times.
+    Split i takes UNITS units and writes to out + i·split_stride. SITES: what is written goes to another card, too
+    (`peer_word.Outbox`).
     """
     release(OVERLAP)
     tile = tl.program_id(0)
@@ -40,29 +66,25 @@ def tile_kernel(
     number = 0
     if SITES > 0:
         number = exchange_number(passes, site, SITES)
-    if tile >= second_tiles * FOURS:
-        top = (tile - second_tiles * FOURS) * 16
-        sums = tile_products(
-            base, rows, blocks // 8, top, (q, d, s, x_blocks), tokens, split * UNITS, UNITS, STEP, FOURS, AT_ONCE, TYPE,
-            FORM, OVERLAP,
+    TIMES: tl.constexpr = 1 if SECOND >= 0 and tiled(SECOND) else FOURS
+    if tile >= second_tiles * TIMES:
+        sixteen_rows(
+            base, scale, rows, blocks, (tile - second_tiles * TIMES) * 16, (q, d, s, x_blocks), tokens, out, out_stride,
+            split * UNITS, (box, number, site, most), UNITS, STEP, FOURS, AT_ONCE, TYPE, SCALED, SITES, FORM, OVERLAP,
         )  # fmt: skip
-        row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
-        for c in tl.static_range(FOURS):
-            y = tile_tree(sums[c])
-            if SCALED:
-                y *= tl.load(scale + tl.minimum(row, rows - 1))
-            column = 4 * c + tl.arange(0, 4)[:, None, None]
-            tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=(row < rows) & (column < tokens))
-            if SITES > 0:
-                place = box + (site % 2) * most + column * rows + row
-                tl.store(place, word_of(y, number), mask=(row < rows) & (column < tokens))
     elif SECOND >= 0:
-        x = (q, d, s, numbers, x_blocks, x_valid)
-        row_tile(
-            second_base, second_scale, second_rows, blocks, tile % second_tiles, x, tile // second_tiles * 4, tokens,
-            out + rows, out_stride, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS, SECOND, True, EVEN,
-            SCALED, FORM, OVERLAP,
-        )  # fmt: skip
+        if tiled(SECOND):
+            sixteen_rows(
+                second_base, second_scale, second_rows, blocks, tile * 16, (q, d, s, x_blocks), tokens, out + rows,
+                out_stride, split * UNITS, None, UNITS, STEP, FOURS, AT_ONCE, SECOND, SCALED, 0, FORM, OVERLAP,
+            )  # fmt: skip
+        else:
+            x = (q, d, s, numbers, x_blocks, x_valid)
+            row_tile(
+                second_base, second_scale, second_rows, blocks, tile % second_tiles, x, tile // second_tiles * 4,
+                tokens, out + rows, out_stride, split * UNITS, UNITS, SECOND_STEP, SECOND_ROWS, 1, COLUMNS, SECOND,
+                True, EVEN, SCALED, FORM, OVERLAP,
+            )  # fmt: skip
 
 
 def in_tiles(matrix: Matrix, x: Quantised) -> bool:
@@ -83,10 +105,13 @@ def launch_tiles(
     cut = tile_cut(first.rows, units, x.tokens)
     columns = min(triton.next_power_of_2(x.tokens), 4)
     second_rows, second_step = second_cut(second, units, 4 * cut.warps, cut.warps, columns, 2)
+    times = cut.fours
+    if is_tiled(second.type):
+        second_rows, times = ROWS, 1
     second_tiles = -(-second.rows // second_rows) if len(matrices) > 1 else 0
     scaled = first.scale is not None or second.scale is not None
     to = target(out.device)
-    tile_kernel[(second_tiles * cut.fours + padded(first.rows) // 16, splits)](
+    tile_kernel[(second_tiles * times + padded(first.rows) // 16, splits)](
         first.data, first.factors if scaled else first.data, first.rows,
         second.data, second.factors if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
