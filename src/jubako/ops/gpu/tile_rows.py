@@ -9,7 +9,8 @@ import triton.language as tl
 from .kinds import is_
 from .target import wait
 from .tensor import fetch_columns, fetch_tiles, meet_tiles, no_tiles
-from .tile_quants import fetch_quant_columns, fetch_quants, meet_quants
+from .tile_quants import fetch_quant_columns, fetch_quants
+from .tile_steps import meet_quants
 
 
 @triton.jit
