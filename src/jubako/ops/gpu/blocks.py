@@ -49,6 +49,15 @@ def fetch_blocks(
     base: the matrix, a pointer to bytes; rows, blocks: its size; row and j, which broadcast, are a lane's place; EVEN:
     no unit is partial; DIRECT: scales are read as they are, instead of in words.
     """
+    if in_tiles(TYPE):
+        return fetch_tiled(base, rows, blocks, row, tl.where(unit * 8 + j < blocks, unit * 8 + j, 0), TYPE)
+    else:
+        return fetch_planes(base, rows, blocks, row, j, unit, TYPE, EVEN, DIRECT)
+
+
+@triton.jit
+def fetch_planes(base, rows, blocks, row, j, unit, TYPE: tl.constexpr, EVEN: tl.constexpr, DIRECT: tl.constexpr):
+    """`fetch_blocks` out of planes."""
     there = unit * 8 + j < blocks
     lane = row * blocks + j
     step = unit * 8  # apart from the lane, so that one address serves units whose number is known
@@ -57,8 +66,6 @@ def fetch_blocks(
         step = 0
     size = rows * blocks
     nothing = tl.zeros_like(lane)
-    if in_tiles(TYPE):
-        return fetch_tiled(base, rows, blocks, row, tl.where(there, unit * 8 + j, 0), TYPE)
     first, second, high, low, bit, sub, d = nothing, nothing, nothing, nothing, nothing, nothing, nothing
     if has_width(TYPE, 8):
         first = tl.load(words(base, lane, 8) + step * 4)
