@@ -10,10 +10,10 @@ import torch
 from gpu_weights import activations, both, slots
 
 from jubako.ops.gpu.expert_down import Cut, adds_up, sum_down
-from jubako.ops.gpu.expert_step import down, gate_up, usual_cut
+from jubako.ops.gpu.expert_step import down, usual_cut
 from jubako.ops.gpu.experts import Experts, Parts, Routed, add_up, coarse
 
-HIDDEN, COUNT, CHOSEN, TOKENS = 256, 5, 3, 3
+HIDDEN, COUNT, CHOSEN, TOKENS = 128, 5, 3, 3
 
 
 def layer(device: torch.device, kind: str, shared: str = "Q8_0", size: int = 96) -> Experts:
@@ -35,8 +35,9 @@ def test_bits_however_it_is_cut(device: torch.device, kind: str, size: int) -> N
     table, scales = mine.routed.table.clone(), torch.rand(COUNT, 3, device=device)
     table[int(to.ids[1, 1])] = -1
     mine = replace(mine, routed=replace(mine.routed, table=table, scales=scales))
-    x = coarse(torch.from_numpy(activations(TOKENS, HIDDEN)).to(device))
-    hidden = gate_up(mine, x, to, usual_cut(TOKENS))
+    values = np.zeros((TOKENS * CHOSEN + TOKENS, -(-size // 256) * 256), np.float32)
+    values[:, :size] = activations(len(values), size)
+    hidden = coarse(torch.from_numpy(values).to(device))
     parts = Parts(down(mine, hidden, to, usual_cut(TOKENS)), to)
     want = add_up(parts, torch.empty(TOKENS, HIDDEN, device=device))
     for cut in (Cut(rows=64, ahead=1), Cut(rows=64, ahead=9)):
