@@ -145,19 +145,19 @@ class Projections:
 
 
 def projections(tensors: Sequence[Tensor], device: torch.device, source: Source | None = None) -> Projections:
-    """Tensors of any types with rows of one length, grouped by type; the largest group first."""
+    """Tensors of any types with rows of one length, grouped by type: those in tiles first, then the largest."""
     groups: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.type.name, []).append(tensor)
-    names = sorted(groups, key=lambda name: -sum(t.nbytes for t in groups[name]))
-    matrices = tuple(matrix(groups[name], device, source) for name in names)
+    made = {name: matrix(group, device, source) for name, group in groups.items()}
+    names = sorted(made, key=lambda name: (not is_tiled(made[name].type), -made[name].nbytes))
     order = []
     for tensor in tensors:
         which = names.index(tensor.type.name)
         above = groups[tensor.type.name]
         first = sum(_rows(t) for t in above[: [id(t) for t in above].index(id(tensor))])
         order.append((which, first, _rows(tensor)))
-    return Projections(matrices, tuple(order))
+    return Projections(tuple(made[name] for name in names), tuple(order))
 
 
 def _rows(tensor: Tensor) -> int:
