@@ -102,7 +102,6 @@ def test_attention_gives_the_same_bits(
     rng: np.random.Generator, device: torch.device, bits: int, gathered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prompt, steps, short and long pieces of a prompt, with all cells in video memory and with one page there."""
-    monkeypatch.setattr(attention_prompt, "DENSE", 0 if gathered else 1 << 20)
     end = LONG + 14
     one = case(rng, device, end, bits)
     read = []
@@ -112,6 +111,8 @@ def test_attention_gives_the_same_bits(
         assert isinstance(layer, AttentionMemory) and (layer.far is not None) == (near == PAGE)
         mine, state, parts = replace(one, memory=layer), GpuState(memory, end), []
         for start, stop, step in ((0, LONG, 0), (LONG, LONG + 5, 1), (LONG + 5, LONG + 7, 0), (LONG + 7, end, 0)):
+            now = gathered and (CUDA or start > 0)  # the first piece takes the interpreter long
+            monkeypatch.setattr(attention_prompt, "DENSE", 0 if now else 1 << 20)
             state.reserve(stop)
             run = mine.step if step else mine.prompt
             parts.append(run(state.slot, start, list(range(start, stop))))
