@@ -145,7 +145,7 @@ def product(device: torch.device, tokens: int, rows: int, name: str, seed: int) 
 @pytest.mark.parametrize("kind", ["experts of Q4_0", "experts of F16", "Q8_0", "Q4_K"])
 def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str) -> None:
     """By words: one card's go into the other's inbox first, as nobody runs beside the interpreter."""
-    tokens, hidden = 2, 256 if kind.startswith("experts of ") else 128
+    tokens, hidden = 2, 256
     parts: list[Any]
     if kind.startswith("experts of "):
         parts = [mixture(device, tokens, hidden, kind.split()[-1], seed) for seed in range(2)]
