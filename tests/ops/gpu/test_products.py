@@ -18,13 +18,12 @@ from jubako.ops.gpu.embed import decode, embed
 from jubako.ops.gpu.linear import launch, linear, linear_many, quantised
 from jubako.ops.gpu.matrix import Matrix, projections
 from jubako.ops.gpu.prompt import in_half
-from jubako.ops.gpu.tiles import TILES, to_tiles
+from jubako.ops.gpu.tiles import MULTIPLIED, TILES, to_tiles
 from jubako.quant import BY_NAME
 from jubako.quant import decode as decode_blocks
 from jubako.quant.types import BlockType
 
 FLOATS = ("F32", "F16", "BF16")
-MULTIPLIED = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # in tiles
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -212,13 +211,14 @@ def test_a_prompts_halves_of_few_tokens_are_read_as_a_steps(device: torch.device
 
 @pytest.mark.parametrize("rows", [640, 2560, 13952, 16384, 248320])
 @pytest.mark.parametrize("units", [1, 10, 24, 40])
-def test_tiles_are_cut_as_registers_allow(rows: int, units: int) -> None:
-    """Weights and columns of a round lie in registers together: 10 numbers a unit of rows, 6 of columns, for 32 lanes
-    a pair of blocks."""
+@pytest.mark.parametrize("packed", [False, True])
+def test_tiles_are_cut_as_registers_allow(rows: int, units: int, packed: bool) -> None:
+    """Weights and columns of a round lie in registers together: 10 numbers a unit of rows at most, 6 to 10 of columns,
+    for 32 lanes a pair of blocks."""
     for tokens in (1, 3, 4, 5, 8, 16):
-        cut = tile_cut(rows, units, tokens)
+        cut = tile_cut(rows, units, tokens, packed)
         assert units % cut.step == 0 and 4 * cut.fours >= tokens
         pairs = 4 // cut.warps
-        held = pairs * cut.step * (10 + (6 if cut.at_once else 0)) + 4 * pairs * cut.fours
+        held = pairs * cut.step * (10 + ((10 if packed else 6) if cut.at_once else 0)) + 4 * pairs * cut.fours
         assert held <= (cut.registers or 255)
         assert not cut.at_once or cut.fours == 1

@@ -65,19 +65,22 @@ class TileCut:
     registers: int | None
 
 
-def tile_cut(rows: int, units: int, tokens: int) -> TileCut:
-    """Few rows: the block pairs of a unit go over four warps, else over two.
+def tile_cut(rows: int, units: int, tokens: int, packed: bool = False) -> TileCut:
+    """Few rows: the block pairs of a unit go over four warps, else over two. packed: weights are of less than a byte.
 
     The programs of a launch wait for its columns side by side, so that a round trip for every product would be idle
     time of them all. Short rounds leave room for a thousand programs at once, all of a layer's projections or a wave
-    of an output matrix; one token's projections are faster in long rounds, in two waves.
+    of an output matrix; one token's projections are faster in long rounds, in two waves, but for packed weights, of
+    which arithmetic takes longer than they do.
     """
     fours, few = triton.next_power_of_2(-(-tokens // 4)), rows < 8192
     warps = 4 if few else 2
     if fours > 1:
-        return TileCut(warps, fours, divisor(units, 5 if fours == 2 else 2), False, None)
-    if few or (tokens == 1 and rows < WAVES):
-        return TileCut(warps, fours, divisor(units, 12 if few else 5), True, None)
+        return TileCut(warps, fours, divisor(units, 2 if packed else 5 if fours == 2 else 2), False, None)
+    if few:
+        return TileCut(warps, fours, divisor(units, 8 if packed else 12), True, None)
+    if tokens == 1 and rows < WAVES and not packed:
+        return TileCut(warps, fours, divisor(units, 5), True, None)
     return TileCut(warps, fours, divisor(units, 2), True, 128)
 
 

@@ -18,11 +18,10 @@ from .hyper import HyperMix
 from .hyper_gates import tile_mix
 from .linear import launch
 from .matrix import Matrix
-from .tiles import TILES, to_tiles
+from .tiles import MULTIPLIED, TILES, to_tiles
 
 log = logging.getLogger(__name__)
 SHAPES = ((40, 512, 6), (8200, 256, 3))  # rows, columns, tokens: of both cuts of a launch
-MULTIPLIED = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # what products take, too
 SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, 1)}
 """First byte of a block's scales, and how many halves; (0, 1) where there is nothing else."""
 MIX = (5, 4, 64, 64)  # tokens, streams, hidden size, rank

@@ -18,7 +18,7 @@ from .rows import row_tile
 from .target import release, target
 from .tensor import tile_tree
 from .tile_rows import tile_products
-from .tiles import ROWS, is_tiled, padded
+from .tiles import ROWS, TILED, is_tiled, padded
 
 
 @triton.jit
@@ -102,7 +102,7 @@ def launch_tiles(
 ) -> None:
     """`launch` of a matrix in tiles."""
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
-    cut = tile_cut(first.rows, units, x.tokens)
+    cut = tile_cut(first.rows, units, x.tokens, first.type is not TILED)
     columns = min(triton.next_power_of_2(x.tokens), 4)
     second_rows, second_step = second_cut(second, units, 4 * cut.warps, cut.warps, columns, 2)
     times = cut.fours

@@ -42,11 +42,13 @@ def _in_tiles(name: str) -> BlockType:
 TILES = {name: _in_tiles(name) for name in ("Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1")}
 """Types in tiles, by the name that a file knows them by."""
 TILED = TILES["Q8_0"]
+MULTIPLIED = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # of them those that products take
 
 
 def fits(kind: BlockType, cols: int, step: int = UNIT) -> bool:
-    """Whether a matrix of this type and row length can lie in tiles, for kernels that take `step` weights at a time."""
-    return kind.name == "Q8_0" and cols % step == 0 and cols % kind.weights == 0
+    """Whether a matrix of this type and row length can lie in tiles, for kernels that take `step` weights at a time:
+    products take those of MULTIPLIED, a mix's gates all."""
+    return kind.name in (TILES if step == PAIR else MULTIPLIED) and cols % step == 0 and cols % kind.weights == 0
 
 
 def is_tiled(kind: BlockType) -> bool:
