@@ -164,17 +164,23 @@ def test_a_model_too_large_for_all_cards_lies_in_main_memory_too(
         gpu_device.gpu_executor(network, 8, None, gpus=(0, 2), split="halves")
 
 
+class Failing:
+    """An executor of two cards whose steps end in an error."""
+
+    devices = (torch.device("cuda", 0), torch.device("cuda", 1))
+    ops = SimpleNamespace(on_card=nullcontext, awake=nullcontext)
+
+    def __init__(self, error: RuntimeError) -> None:
+        self._error = error
+
+    @executor_module.on_card
+    def step(self) -> None:
+        raise self._error
+
+
 def test_a_card_lost_in_a_step_is_named(machine: pytest.MonkeyPatch) -> None:
     """The card that no longer answers, not the one whose launch failed; other faults are passed on as they are."""
-
-    class Executor:
-        devices = (torch.device("cuda", 0), torch.device("cuda", 1))
-        ops = SimpleNamespace(on_card=nullcontext, awake=nullcontext)
-
-        @executor_module.on_card
-        def step(self) -> None:
-            raise RuntimeError("CUDA error: unspecified launch failure")
-
+    failing = Failing(RuntimeError("CUDA error: unspecified launch failure"))
     answers = {0: True, 1: False}
 
     def synchronize(device: torch.device) -> None:
@@ -183,27 +189,18 @@ def test_a_card_lost_in_a_step_is_named(machine: pytest.MonkeyPatch) -> None:
 
     machine.setattr(torch.cuda, "synchronize", synchronize)
     with pytest.raises(CardLostError, match="GPU 1 stopped answering: CUDA error: device is lost; start again"):
-        Executor().step()
+        failing.step()
     answers[1] = True
     with pytest.raises(RuntimeError, match="unspecified launch failure"):
-        Executor().step()
+        failing.step()
 
 
 def test_a_card_that_is_full_in_a_step_is_named(machine: pytest.MonkeyPatch) -> None:
     """Wherever memory is taken: before a graph is captured, for drafts, for a state that is resumed."""
-
-    class Executor:
-        devices = (torch.device("cuda", 0), torch.device("cuda", 1))
-        ops = SimpleNamespace(on_card=nullcontext, awake=nullcontext)
-
-        @executor_module.on_card
-        def step(self) -> None:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has …")
-
     free = {0: 9 * 10**9, 1: 10**8}
     machine.setattr(torch.cuda, "empty_cache", lambda: None)
     machine.setattr(torch.cuda, "mem_get_info", lambda device: (free[number(device)], 24 * 10**9))
     with pytest.raises(MachineError) as raised:
-        Executor().step()
+        Failing(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has …")).step()
     said = str(raised.value)
     assert said.startswith("what a step works with does not fit: 0.1 of ") and "(1)'s 24.0 GB are free; ask for" in said
