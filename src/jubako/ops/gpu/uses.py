@@ -84,5 +84,5 @@ def tiles_of(ids: torch.Tensor, experts: int, tile: int) -> Tiles:
 
 
 def _lists(count: int, length: int, device: torch.device) -> torch.Tensor:
-    """Room for int32 [count, length]; each begins on sixteen bytes, or kernels would be compiled once more for others."""
+    """Room for int32 [count, length]; each begins on sixteen bytes, else kernels would be compiled twice."""
     return torch.empty(count, -(-length // 4) * 4, dtype=torch.int32, device=device)[:, :length]
