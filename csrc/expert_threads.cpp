@@ -10,6 +10,7 @@
 #include <chrono>
 #include <utility>
 
+#include "claims.h"
 #include "experts.h"
 #include "pool.h"
 
@@ -20,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr timespec nap{0, 20'000'000};  // a bell that nobody announced is heard after this
 constexpr auto awake_time = std::chrono::milliseconds(1);  // from one step to the next, as in pool.cpp
+constexpr int lines_called = 16;  // of a cache, between two looks at the bell
 constexpr auto patience = std::chrono::seconds(10);  // for an expert to come into memory
 
 uint32_t load(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
@@ -51,7 +53,7 @@ void ExpertThreads::end() {
 }
 
 void ExpertThreads::run() {
-    uint32_t answered = load(mailbox_.words + done_word);
+    uint32_t answered = load(mailbox_.words + done_word), heard = 0;
     Clock::time_point until{};
     while (!over_.load(std::memory_order_relaxed)) {
         const uint32_t wakes = wakes_.load();
@@ -66,7 +68,12 @@ void ExpertThreads::run() {
             if (trouble == Trouble::none) foresee();
         } else if (awake_.load(std::memory_order_relaxed) > 0) {
             until = Clock::now() + awake_time;
-            _mm_pause();
+            if (const uint32_t named = load(mailbox_.words + named_word); named != heard) {
+                heard = named;
+                read_ahead(answered);
+            } else {
+                _mm_pause();
+            }
         } else if (Clock::now() < until) {
             _mm_pause();
         } else {
@@ -113,6 +120,34 @@ Trouble ExpertThreads::answer() {
     if (ExpertSource* source = source_.load()) source->end();
     experts.fetch_add(groups);
     return Trouble::none;
+}
+
+// What is read may be half of one guess and half of the next: then some of it is called in vain.
+void ExpertThreads::read_ahead(uint32_t answered) {
+    const uint32_t layer = load(mailbox_.words + named_layer_word), count = load(mailbox_.words + named_count_word);
+    if (layer >= layers_.size() || count > most_names) return;
+    const ExpertLayer& own = layers_[layer];
+    int32_t ids[most_names];
+    for (uint32_t i = 0; i < count; ++i) {
+        ids[i] = static_cast<int32_t>(load(mailbox_.words + names_word + i));
+        if (ids[i] < 0 || ids[i] >= own.experts) return;
+    }
+    const Weight* const matrices[3] = {&own.gate, &own.up, &own.down};
+    parallel_for(threads(), [&](int64_t) {
+        for (uint32_t i = 0; i < count; ++i) {
+            for (int part = 0; part < 3; ++part) {
+                const Weight& matrix = *matrices[part];
+                const auto* data = reinterpret_cast<const uint8_t*>(load(own.addresses + 3 * ids[i] + part));
+                const Rows mine = own_rows(data, matrix.rows, row_unit, thread_number(), threads());
+                const uint8_t* const end = data + mine.last * matrix.row_stride;
+                for (const uint8_t* at = data + mine.first * matrix.row_stride; data != nullptr && at < end; at += 64 * lines_called) {
+                    if (load(mailbox_.words + bell_word) != answered) return;
+                    for (int line = 0; line < lines_called; ++line) _mm_prefetch(reinterpret_cast<const char*>(at + 64 * line), _MM_HINT_T1);
+                }
+            }
+        }
+    });
+    named.fetch_add(count);
 }
 
 void ExpertThreads::foresee() {

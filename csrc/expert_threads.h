@@ -7,6 +7,9 @@
 //   16  done    number of the latest one answered
 //   32  error   0, or why nothing of this can be trusted (Trouble)
 //   48  layer, 49  tokens
+//   64  named   number of the latest guess, 65  its layer, 66  how many experts it names, 67 …  which
+// A guess names experts that the layer will probably ask for: while no bell has rung, each thread calls its part of their weights into
+// its cache. Nothing answers it, and a later one may take its place at any time.
 #pragma once
 
 #include <atomic>
@@ -18,7 +21,8 @@
 
 namespace jubako {
 
-constexpr int bell_word = 0, done_word = 16, error_word = 32, layer_word = 48, tokens_word = 49, mailbox_words = 64;
+constexpr int bell_word = 0, done_word = 16, error_word = 32, layer_word = 48, tokens_word = 49;
+constexpr int named_word = 64, named_layer_word = 65, named_count_word = 66, names_word = 67, most_names = 12, mailbox_words = 80;
 
 enum class Trouble : uint32_t { none, gpu_waited, not_in_memory, bad_request };
 
@@ -61,13 +65,15 @@ public:
     void end();    // none until the next begin
     void set_source(ExpertSource* source) { source_.store(source); }
 
-    // Since the start: requests, experts computed (of a request each once), seconds spent on them.
-    std::atomic<int64_t> requests{0}, experts{0};
+    // Since the start: requests, experts computed (of a request each once), experts named by guesses that were heard; seconds spent on
+    // requests.
+    std::atomic<int64_t> requests{0}, experts{0}, named{0};
     std::atomic<double> seconds{0};
 
 private:
     void run();
     Trouble answer();
+    void read_ahead(uint32_t answered);
     bool in_memory(int layer, const int32_t* experts, int64_t count);
     void foresee();
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "claims.h"
 #include "pool.h"
 
 namespace jubako {
@@ -18,8 +19,7 @@ int64_t rows_of_item(int64_t rows, int64_t uses) {
     return std::clamp<int64_t>(std::min(rows / (8 * threads()), product_rows) / 32 * 32, 32, 160);
 }
 
-constexpr int64_t most_halved = 256;  // uses of experts whose blocks of 32 rows are worth being halved
-constexpr int64_t down_rows_of_item = 64;  // where rows are not added up at once: small, so that all threads end together
+constexpr int64_t most_fine = 256;  // uses of experts whose blocks of 32 rows are worth being cut
 
 // Items of `rows` rows each for every expert: starts[g] is the first of expert g, starts[count] their number.
 template <class Height>
@@ -192,56 +192,58 @@ void expert_rows(const Work& work, const float* x, float* rows) {
 }
 
 // One round of work for both halves: whoever finds no hidden rows left goes on with down rows of experts whose hidden values are
-// there. Items are claimed in their order, so what an item waits for is being worked on. Few rows make small items, so that all
-// threads end together: halves of the blocks that whoever is second quantises.
+// there. What down rows wait for has been taken by a thread that is at work on it. Few rows are cut finely, so that all threads end
+// together: blocks of 32 are quantised by whoever is the last at one.
 void expert_rows(const Work& work, const Columns& columns, int64_t all_uses, float* rows) {
     if (work.count == 0) return;
     const Hidden hidden = room_for_hidden(work, all_uses);
     int64_t uses = 0, widest = 0;
     for (int64_t g = 0; g < work.count; ++g) uses += work.experts[g].count, widest = std::max(widest, work.experts[g].gate.rows);
     const int64_t height = work.experts[0].down.rows, piece = hidden_rows_of_item(work);
-    const int64_t parts = piece == 32 && uses <= most_halved ? 2 : 1;
-    const int64_t* starts = share_out(work, piece, Slot::starts, [](const ExpertUses& e) { return e.gate.rows; });
-    const int64_t* down_starts = share_out(work, down_rows_of_item, Slot::down_starts, [](const ExpertUses& e) { return e.down.rows; });
-    const int64_t pieces = starts[work.count], hidden_items = parts * pieces;
-    auto* missing = scratch<std::atomic<int64_t>>(Slot::missing, work.count + pieces);
-    auto* half = missing + work.count;
-    for (int64_t g = 0; g < work.count; ++g) missing[g].store(starts[g + 1] - starts[g], std::memory_order_relaxed);
-    auto* products = scratch<float>(Slot::halves, parts == 2 ? 2 * uses * widest : 0);
-    for (int64_t p = 0; p < pieces; ++p) half[p].store(0, std::memory_order_relaxed);
-    parallel_for(hidden_items + down_starts[work.count], [&](int64_t item) {
-        if (item < hidden_items) {
-            const int64_t whole = item / parts, g = owner_of(starts, work.count, whole), first = (whole - starts[g]) * piece;
+    const bool fine = piece == 32 && uses <= most_fine;
+    const Claims gates(work, &ExpertUses::gate, fine ? row_unit : 32, fine ? piece / 2 : piece, Slot::claims);
+    const Claims downs(work, &ExpertUses::down, fine ? row_unit : 32, fine ? 32 : 64, Slot::down_claims);
+    const int64_t* starts = share_out(work, 32, Slot::starts, [](const ExpertUses& e) { return e.gate.rows; });
+    auto* missing = scratch<std::atomic<int64_t>>(Slot::missing, work.count + starts[work.count]);
+    auto* made = missing + work.count;  // rows of each block
+    for (int64_t g = 0; g < work.count; ++g) missing[g].store(work.experts[g].gate.rows, std::memory_order_relaxed);
+    for (int64_t block = 0; block < starts[work.count]; ++block) made[block].store(0, std::memory_order_relaxed);
+    auto* products = scratch<float>(Slot::halves, fine ? 2 * uses * widest : 0);
+    parallel_for(threads(), [&](int64_t) {
+        gates.take([&](int64_t g, int64_t first, int64_t count) {
             const ExpertUses& expert = work.experts[g];
-            const int64_t count = std::min(piece, expert.gate.rows - first);
-            if (parts == 1) {
+            if (!fine) {
                 hidden_rows(work, expert, first, count, columns, hidden);
-            } else {
-                const Products mine{products + 2 * (expert.first - work.experts[0].first) * widest, 2 * widest, widest};
-                const int64_t from = std::min<int64_t>(16 * (item % 2), count), rest = std::min<int64_t>(16, count - from);
-                if (rest > 0) gate_up_rows(work, expert, first + from, rest, columns, mine);
-                if (half[whole].fetch_add(1, std::memory_order_acq_rel) == 0) return;
-                activate_rows(work, expert, first, count, mine, hidden);
+                missing[g].fetch_sub(count, std::memory_order_release);
+                return;
             }
-            missing[g].fetch_sub(1, std::memory_order_release);
-            return;
-        }
-        const int64_t down_item = item - hidden_items;
-        const int64_t g = owner_of(down_starts, work.count, down_item), first = (down_item - down_starts[g]) * down_rows_of_item;
-        const ExpertUses& expert = work.experts[g];
-        auto** inputs = scratch<const void*>(Slot::inputs, expert.count);
-        auto** outputs = scratch<float*>(Slot::outputs, expert.count);
-        for (int64_t c = 0; c < expert.count; ++c) {
-            const int64_t use = work.members[expert.first + c];
-            inputs[c] = hidden.of(expert.down, use);
-            outputs[c] = rows + use * height;
-        }
-        RowsTimesColumns job = rows_job(expert.down, first, std::min(down_rows_of_item, height - first));
-        job.columns = static_cast<int>(expert.count);
-        job.x = inputs;
-        job.out = outputs;
-        while (missing[g].load(std::memory_order_acquire) != 0) _mm_pause();
-        JUBAKO_CALL(multiply(job));
+            const Products mine{products + 2 * (expert.first - work.experts[0].first) * widest, 2 * widest, widest};
+            gate_up_rows(work, expert, first, count, columns, mine);
+            for (int64_t at = first; at < first + count;) {
+                const int64_t block = at / 32 * 32, end = std::min(block + 32, expert.gate.rows), next = std::min(end, first + count);
+                if (made[starts[g] + block / 32].fetch_add(next - at, std::memory_order_acq_rel) + next - at == end - block) {
+                    activate_rows(work, expert, block, end - block, mine, hidden);
+                    missing[g].fetch_sub(end - block, std::memory_order_release);
+                }
+                at = next;
+            }
+        });
+        downs.take([&](int64_t g, int64_t first, int64_t count) {
+            const ExpertUses& expert = work.experts[g];
+            auto** inputs = scratch<const void*>(Slot::inputs, expert.count);
+            auto** outputs = scratch<float*>(Slot::outputs, expert.count);
+            for (int64_t c = 0; c < expert.count; ++c) {
+                const int64_t use = work.members[expert.first + c];
+                inputs[c] = hidden.of(expert.down, use);
+                outputs[c] = rows + use * height;
+            }
+            RowsTimesColumns job = rows_job(expert.down, first, count);
+            job.columns = static_cast<int>(expert.count);
+            job.x = inputs;
+            job.out = outputs;
+            while (missing[g].load(std::memory_order_acquire) != 0) _mm_pause();
+            JUBAKO_CALL(multiply(job));
+        });
     });
 }
 

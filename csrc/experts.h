@@ -5,6 +5,9 @@
 
 namespace jubako {
 
+// Where few experts work without being added up: threads' parts of a matrix are multiples of so many rows.
+constexpr int64_t row_unit = 2;
+
 // An expert at work. Its weights are matrices of one expert; its uses are members[first … first + count), which number
 // (token, rank) pairs as token·chosen + rank.
 struct ExpertUses {

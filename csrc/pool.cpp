@@ -27,6 +27,7 @@ constexpr int item_bits = 20;
 constexpr uint64_t item_mask = (1u << item_bits) - 1;
 
 thread_local bool inside = false;
+thread_local int number = 0;
 
 template <class Word>
 void futex(Word* word, int operation, int64_t value) {
@@ -91,6 +92,7 @@ private:
 
     void work(int index) {
         inside = true;
+        number = index + 1;
         for (;;) {
             uint32_t sequence = sequence_.load();
             auto until = std::chrono::steady_clock::now() + spin_time;
@@ -166,6 +168,8 @@ int default_threads() {
 }
 
 int threads() { return pool().size(); }
+
+int thread_number() { return number; }
 
 void set_threads(int count) { pool().resize(std::clamp(count, 1, 1024)); }
 

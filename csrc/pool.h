@@ -13,6 +13,8 @@ void set_threads(int count);
 void keep_awake(bool awake);  // while asked for more often than taken back, the pool's threads spin instead of sleeping
 
 using Task = void (*)(void* context, int64_t item);
+int thread_number();  // of the calling thread among the pool's, 0 for one that is none of them
+
 void parallel_run(int64_t items, Task task, void* context);
 
 // Calls fn(i) for every i in [0, items), items < 2^20, on the caller and the pool's threads, each item once, in no
@@ -28,7 +30,7 @@ void parallel_for(int64_t items, F&& fn) {
 // the same thread asks the same slot for more.
 enum class Slot {
     pointers, input, input_planar, input_floats, inputs, outputs, group, members, hidden, hidden_floats, product, shared, panel,
-    ops_a, ops_b, ops_c, ops_d, starts, products, down_starts, missing, halves, count
+    ops_a, ops_b, ops_c, ops_d, starts, products, claims, down_claims, missing, halves, count
 };
 void* scratch_bytes(Slot slot, size_t bytes);
 

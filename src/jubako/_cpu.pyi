@@ -501,7 +501,7 @@ class ExpertThreads:
         rows: NDArray[np.float32],
         layers: Sequence[ExpertLayer],
     ) -> None:
-        """words uint32 [64], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [uses, hidden]."""
+        """words uint32 [80], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [uses, hidden]."""
 
     def set_source(self, source: ExpertSource | None) -> None:
         """What brings experts into memory whose addresses are 0."""
@@ -522,6 +522,10 @@ class ExpertThreads:
     @property
     def experts(self) -> int:
         """Experts computed, once a request each."""
+
+    @property
+    def named(self) -> int:
+        """Experts that guesses named, whose weights were called into caches."""
 
     @property
     def seconds(self) -> float:

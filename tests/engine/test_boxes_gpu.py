@@ -20,6 +20,7 @@ from jubako.errors import MachineError
 from jubako.measure.geometry import network_config
 from jubako.measure.synth_gpu import synthetic_network
 from jubako.measure.tensor_plan import BlockTypes
+from jubako.ops.gpu.away import NAMED, NAMES
 from jubako.ops.gpu.boxes import Boxes
 from jubako.ops.gpu.experts import Experts, Routed, experts, parts_of
 from jubako.ops.gpu.host import HostExperts, addresses_of
@@ -155,10 +156,12 @@ def test_bits_do_not_depend_on_where_experts_lie(small: Small, eager: None) -> N
     boxes.close()
 
 
-def test_experts_of_the_next_layer_come_early(small: Small) -> None:
-    """Those that its router names by the streams as they are lie in slots when it asks; nothing else changes."""
+@pytest.mark.parametrize("part", [1, 3])
+def test_experts_of_the_next_layer_come_early(small: Small, part: int) -> None:
+    """Those that its router names by the streams as they are lie in slots when it asks, and the threads are told of
+    others; nothing else changes."""
     boxes = small.boxes(4)
-    boxes.foresee(2)
+    boxes.foresee(2, named=1, part=part)
     ops, chosen = small.executor(boxes).ops, small.network.config.experts_used
     first, second = ops.weights.layers
     generator = torch.Generator().manual_seed(6)
@@ -171,12 +174,15 @@ def test_experts_of_the_next_layer_come_early(small: Small) -> None:
         x, _ = hyper_mix(streams, second.hc_ffn, fine=False)
         routed = route_experts(second.experts, x, chosen)
         plain = parts_of(second.experts, x, routed).clone()
-        named = [id for id in dict.fromkeys(routed.ids.flatten().tolist()) if boxes.residents.where[1, id] < 0][:2]
+        lacking = [id for id in dict.fromkeys(routed.ids.flatten().tolist()) if boxes.residents.where[1, id] < 0]
+        early = min(-(-len(lacking) // part), 2)
+        named, words = lacking[:early], boxes.mailbox.words
+        assert words[NAMED : NAMES + 1].tolist() == [1, 1, 1, lacking[early]]
         link, there = second.experts.away.link, second.experts.routed
         after = ops.foresight.beside(second.experts, streams, chosen)
         assert after.came
         after.arrive()
-        assert link.foreseen[:3].tolist() == [2, *named]
+        assert link.foreseen[: 1 + early].tolist() == [early, *named]
         own = small.network.layers[1].experts
         wanted = filled(own.gate, own.up, own.down, DEVICE, small.source)
         for place, id in enumerate(named):
@@ -185,9 +191,9 @@ def test_experts_of_the_next_layer_come_early(small: Small) -> None:
         requests, asked = boxes.threads.requests, boxes.threads.experts
         routed = route_experts(second.experts, x, chosen)
         assert torch.equal(parts_of(second.experts, x, routed, beside=after), plain)
-    assert boxes.mailbox.state[4:6].tolist() == [2, 2]
+    assert boxes.mailbox.state[4:6].tolist() == [early, early]
     absent = {id for id in routed.ids.flatten().tolist() if boxes.residents.where[1, id] < 0}
-    assert boxes.threads.experts - asked == len(absent) - 2 and boxes.threads.requests - requests <= 1
+    assert boxes.threads.experts - asked == len(absent) - early and boxes.threads.requests - requests <= 1
     boxes.close()
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .stream import ExpertStream
 
 # Words of the mailbox, as csrc/expert_threads.h has them.
-BELL, DONE, ERROR, LAYER, TOKENS, WORDS = 0, 16, 32, 48, 49, 64
+BELL, DONE, ERROR, LAYER, TOKENS, WORDS = 0, 16, 32, 48, 49, 80
+NAMED, NAMED_LAYER, NAMED_COUNT, NAMES, MOST_NAMES = 64, 65, 66, 67, 12
 ANSWERED, NOTES = 8, 16  # the device's note of the latest request answered, and how many notes there are
 ASKED, NOBODYS = -1, -2  # in place of a slot: the threads were asked; a use that is none
 AHEAD = 4  # experts of a layer that are fetched before it asks for them, at most (foresight.py)
@@ -42,14 +43,16 @@ TROUBLES = {
 class Mailbox:
     """Memory that the GPU and the CPU see, pinned where there is a GPU; the device's own notes in `state`.
 
-    words  int32 [64]: bell, done, error, layer, tokens
+    words  int32 [WORDS]: bell, done, error, layer, tokens; number of the latest guess, its layer, how many experts it
+           names, and which
     ids    int32 [16, k], negative where an expert is not asked for
     x      float32 [16, H], what the experts read
     rows   float32 [16·k, H], their outputs
     state  int32 [NOTES] on the device: number of the latest request, that of the one to wait for (0: none), how many of
            1,024 absent experts the GPU fetches itself (link.py), how many at most before a layer asks (foresight.py),
            how many it has fetched so, how many of those were asked for; looks at `done` that found nothing, and by how
-           many programs; number of the latest request whose rows are there
+           many programs; number of the latest request whose rows are there; number of the latest guess, how many
+           experts one names at most, and of how many absent ones one is fetched early (foresight.py)
     """
 
     words: torch.Tensor
@@ -220,9 +223,11 @@ def await_rows(
     and lets the others, who must have room beside it or come later, know."""
     if number != 0:
         if first:
-            left = tl.where(look(words + ERROR, FORM) == 0, patience, 0)
-            while (left > 0) & (look(words + DONE, FORM) != number):
-                left -= 1
+            left = patience
+            if look(words + DONE, FORM) != number:
+                left = tl.where(look(words + ERROR, FORM) == 0, patience - 1, 0)
+                while (left > 0) & (look(words + DONE, FORM) != number):
+                    left -= 1
             if left == 0:
                 tl.store(words + ERROR, 1, mask=look(words + ERROR, FORM) == 0)
             else:

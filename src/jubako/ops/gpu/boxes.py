@@ -14,7 +14,7 @@ import torch
 
 from ...arch import weights as arch
 from ...errors import MachineError
-from .away import Away, Link, Mailbox
+from .away import MOST_NAMES, Away, Link, Mailbox
 from .host import HostExperts
 from .link import SPARE, fits, link_of
 from .residents import Residents, spread
@@ -24,7 +24,9 @@ from .stream import ExpertStream
 if TYPE_CHECKING:
     from ... import _cpu
 
-EARLY = 2  # experts of a layer fetched before it asks: what the link brings while the layer attends
+EARLY = 2  # experts of a layer fetched before it asks, at most: what the link brings while the layer attends
+PART = 3  # of so many absent ones one is: the threads take few sooner than the link
+NAMED = 8  # others that the threads call into their caches before it asks, at most
 
 
 class Boxes:
@@ -52,7 +54,7 @@ class Boxes:
         self.stream = ExpertStream(self.residents)
         self.counts = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
         self.mailbox = Mailbox.of(chosen, layers[0].gate.shape[-1], device)
-        self.foresee(EARLY)
+        self.foresee(EARLY, NAMED)
         self.links = self._links()
         self._threads: _cpu.ExpertThreads | None = self.mailbox.threads(self._native())
 
@@ -83,10 +85,12 @@ class Boxes:
         """Of the absent experts of a step let the GPU fetch this part, where it can; from the next launch on."""
         self.mailbox.state[2].fill_(round(1024 * linked))
 
-    def foresee(self, experts: int) -> None:
-        """Fetch up to that many experts of a layer before it asks for them, where that can be; from the next launch
-        on."""
+    def foresee(self, experts: int, named: int = NAMED, part: int = PART) -> None:
+        """Before a layer asks for them fetch one of `part` absent experts, up to that many, where that can be, and have
+        the threads call up to `named` others into their caches; from the next launch on."""
         self.mailbox.state[3].fill_(experts)
+        self.mailbox.state[10].fill_(min(named, MOST_NAMES))
+        self.mailbox.state[11].fill_(part)
 
     @property
     def threads(self) -> _cpu.ExpertThreads:

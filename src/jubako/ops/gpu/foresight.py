@@ -1,11 +1,13 @@
-"""`Foresight`: absent experts that the next layer will probably choose, fetched before it does.
+"""`Foresight`: absent experts that the next layer will probably choose, fetched before it does or made ready for.
 
     layer n   mixed, routed ─► ask ─► experts in slots ─────────────► layer n+1 … ─► ask ─► experts in slots
                  └─► the next router reads the streams as they are ─► name                  │
-                                                                       └─► fetch ───────────┘
+                                                                       ├─► fetch ───────────┘
+                                                                       └─► threads: weights into their caches
 
-The lower lines are streams of their own: the link works while the CPU computes and the next layer attends. What was
-named in vain costs time of the link alone. Two layers' experts have room, in turns.
+The lower lines are streams of their own: the link works while the CPU computes and the next layer attends, and the
+threads read main memory when they have answered. What was named in vain costs time of those alone. Two layers' fetched
+experts have room, in turns.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -19,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .away import AHEAD, first_uses
+from .away import AHEAD, NAMED, NAMED_COUNT, NAMED_LAYER, NAMES, first_uses
 from .experts import Beside, Experts, Routed
 from .hyper import hyper_mix
 from .launch import COLUMNS, power_of_two
@@ -31,9 +33,14 @@ FIRST_LAYERS = 2  # of a step, whose graph is its own and starts first: nothing 
 
 
 @triton.jit
-def foresee_kernel(ids, slots, uses, state, foreseen, USES: tl.constexpr, MOST: tl.constexpr, OVERLAP: tl.constexpr):
-    """One program: the first absent of ids [uses], each once, as many as `state` says: foreseen [0] how many, then
-    which."""
+def foresee_kernel(
+    ids, slots, uses, state, foreseen, words, layer,
+    USES: tl.constexpr, MOST: tl.constexpr, NAMED: tl.constexpr, NAMED_LAYER: tl.constexpr, NAMED_COUNT: tl.constexpr,
+    NAMES: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One program: the first absent of ids [uses], each once, such a part of them and as many as `state` says:
+    foreseen [0] how many, then which. Those after them that the link will not bring either, once the layer asks, are
+    named to the threads."""
     release(OVERLAP)
     wait(OVERLAP)
     use = tl.arange(0, USES)
@@ -41,19 +48,35 @@ def foresee_kernel(ids, slots, uses, state, foreseen, USES: tl.constexpr, MOST: 
     id = tl.load(ids + use, mask=inside, other=-1)
     absent = (id >= 0) & (tl.load(slots + use, mask=inside, other=0) < 0)
     fresh, order = first_uses(id, absent, use, USES)
-    count = tl.minimum(tl.minimum(tl.sum(fresh.to(tl.int32), axis=0), tl.load(state + 3)), MOST)
+    found = tl.sum(fresh.to(tl.int32), axis=0)
+    part = tl.maximum(tl.load(state + 11), 1)
+    count = tl.minimum(tl.minimum((found + part - 1) // part, tl.load(state + 3)), MOST)
     tl.store(foreseen + 1 + order, id, mask=fresh & (order < count))
     tl.store(foreseen, count)
     tl.store(state + 4, tl.load(state + 4) + count)
+    theirs = count + (((found - count) * tl.load(state + 2) + 512) >> 10)
+    named = tl.minimum(found - theirs, tl.load(state + 10))
+    if named > 0:
+        place = order - theirs
+        tl.store(words + NAMES + place, id, mask=fresh & (place >= 0) & (place < named))
+        tl.store(words + NAMED_LAYER, layer)
+        tl.store(words + NAMED_COUNT, named)
+        number = tl.load(state + 9) + 1
+        tl.store(state + 9, number)
+        tl.debug_barrier()  # nothing more: whoever reads half of this guess and half of another calls some in vain
+        tl.store(words + NAMED, number)
 
 
 def foresee(routed: Routed, experts: Experts) -> None:
-    """Of what the router says of a layer, those experts that are to come before it asks for them."""
-    assert experts.away is not None and experts.away.link is not None
-    slots, to = routed.slots_in(experts.routed.table), target(routed.ids.device)
+    """Of what the router says of a layer, those experts that are to come before it asks for them, and those that the
+    CPU's threads may get ready for."""
+    away = experts.away
+    assert away is not None and away.link is not None
+    slots, to, box = routed.slots_in(experts.routed.table), target(routed.ids.device), away.mailbox
     foresee_kernel[(1,)](
-        routed.ids, slots, slots.numel(), experts.away.mailbox.state, experts.away.link.foreseen,
-        USES=power_of_two(slots.numel()), MOST=AHEAD, OVERLAP=to.overlap, num_warps=4, **to.options,
+        routed.ids, slots, slots.numel(), box.state, away.link.foreseen, box.words, away.layer,
+        USES=power_of_two(slots.numel()), MOST=AHEAD, NAMED=NAMED, NAMED_LAYER=NAMED_LAYER, NAMED_COUNT=NAMED_COUNT,
+        NAMES=NAMES, OVERLAP=to.overlap, num_warps=4, **to.options,
     )  # fmt: skip
 
 

@@ -139,7 +139,6 @@ def ask_kernel(
     ones, as many as `state` says and MOST at most, are left to the GPU and get slots from `first` on; fetched [0] tells
     how many they are, fetched [1 …] which. placed [T, k] are the slots as they are then, or why a use has none.
     """
-    release(OVERLAP)
     wait(OVERLAP)
     use = tl.arange(0, USES)
     inside = use < tokens * CHOSEN
@@ -160,6 +159,9 @@ def ask_kernel(
         fresh, mine = first_uses(id, absent, use, USES)
         taken = tl.minimum((tl.sum(fresh.to(tl.int32), axis=0) * tl.load(state + 2) + 512) >> 10, MOST)
         slot = tl.where(absent & (mine < taken), first + mine, slot)
+    # While this one fetches, programs of what follows would wait where those that name the next layer's find room
+    if taken == 0:
+        release(OVERLAP)
     if tl.program_id(0) == 0:
         tl.store(placed + use, slot, mask=inside)
         tl.atomic_add(counts + id, 1, mask=id >= 0, sem="relaxed")
