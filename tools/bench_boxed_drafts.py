@@ -28,12 +28,14 @@ from jubako.engine.draft import LAYER_MOST
 from jubako.engine.executor import DraftWish
 from jubako.measure.tensor_plan import Routing
 from jubako.ops.gpu.residents import spread
+from jubako.place.predict import card_step, draft_pass
 
 
 @dataclass(frozen=True)
 class Drafted:
     """Steps as the engine chooses them. depths: how many steps had so many drafts; tokens: of a step; plain: tokens/s
-    of steps without drafts in the same process; video: bytes of the card in use."""
+    of steps without drafts in the same process; video: bytes of the card in use; predicted: milliseconds of such steps
+    by the plan's formulas."""
 
     routing: str
     slots: int
@@ -44,6 +46,7 @@ class Drafted:
     tokens_per_second: float
     plain: float
     video: int
+    predicted: float
 
 
 class DraftBench(Bench):
@@ -78,12 +81,19 @@ class DraftBench(Bench):
         unused = (max(arguments.slots) - slots) * next(iter(self.boxes.residents.pools)).bytes
         line = Drafted(
             routing, slots, arguments.kept, dict(sorted(depths.items())), tokens / arguments.steps, 1000 * each,
-            tokens / arguments.steps / each, 1 / plain, total - free - unused,
+            tokens / arguments.steps / each, 1 / plain, total - free - unused, self.foretold(routing, depths),
         )  # fmt: skip
         self.drafted.append(line)
         self.say(json.dumps(asdict(line)))
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "boxed_drafts.json").write_text(json.dumps([asdict(line) for line in self.drafted], indent=1))
+
+    def foretold(self, routing: Routing, depths: Counter[int]) -> float:
+        """Milliseconds of a step by the plan's formulas, on average over the depths of steps."""
+        lay, seconds = self.lay(routing), 0.0
+        for depth, count in depths.items():
+            seconds += count * (card_step(*lay, CONTEXT // 4, 1 + depth).seconds + depth * draft_pass(*lay))
+        return 1000 * seconds / sum(depths.values())
 
     def one(self, depth: int) -> tuple[float, float, int]:
         """A step with so many drafts: its seconds, those of its drafts, and how many are kept."""

@@ -29,15 +29,15 @@ from jubako.measure.geometry import network_config
 from jubako.measure.synth_gpu import synthetic_network
 from jubako.measure.synth_host import synthetic_host
 from jubako.measure.tensor_plan import BlockTypes, Routing
-from jubako.ops.gpu.boxes import EARLY, Boxes
+from jubako.ops.gpu.boxes import EARLY, NAMED, Boxes
 from jubako.ops.gpu.matrix import matrix
 from jubako.ops.gpu.residents import spread
-from jubako.place.census import take_census
+from jubako.place.census import Census, take_census
 from jubako.place.factors import APART
-from jubako.place.machine import Machine
+from jubako.place.machine import CardRates, Machine
 from jubako.place.predict import Holding, card_step
 from jubako.place.resident import expert_layers
-from jubako.place.routing import flat, skewed
+from jubako.place.routing import Popularity, flat, skewed
 
 RATES = Path(__file__).parents[1] / "tests/data/machines/h200.json"
 CONTEXT = 4096
@@ -50,7 +50,8 @@ class Measured:
 
     hits: uses whose expert had a slot; early: experts of a layer fetched before it asked; wanted: the part of them that
     it did ask for; share: of the others that were absent, fetched over the link; requests: layers that asked the CPU's
-    threads; experts, request: of a request, and its µs; waiting: µs that the GPU waited for one; video: bytes of the
+    threads; experts, request: of a request, and its µs; named: experts of a layer that the threads called into their
+    caches; waiting: µs that the GPU waited for one; video: bytes of the
     card in use with so many slots; predicted, limit: tokens/s by the plan's formulas; expected: the hits they reckon
     with.
     """
@@ -67,6 +68,7 @@ class Measured:
     requests: float
     experts: float
     request: float
+    named: float
     waiting: float
     video: int
     predicted: float
@@ -93,7 +95,7 @@ class Bench:
         self.census = take_census(network)
         self.machine = Machine.from_json(json.loads(arguments.rates.read_text()))
         self.boxes = Boxes(layers, host, max(arguments.slots), self.config.experts_used, self.device)
-        self.boxes.foresee(arguments.early)
+        self.boxes.foresee(arguments.early, arguments.named)
         self.executor = GpuExecutor(network, self.device, context=CONTEXT, source=source, boxes=self.boxes)
         self.state = self.executor.new_state(CONTEXT)
         self.rng = np.random.default_rng(0)
@@ -150,7 +152,7 @@ class Bench:
         start = time.perf_counter()
         self.step(steps, width)
         each = (time.perf_counter() - start) / steps
-        requests, experts, seconds, early, wanted = self._work() - before
+        requests, experts, seconds, named, early, wanted = self._work() - before
         now_uses, now_absent = self._uses()
         free, total = torch.cuda.mem_get_info(self.device)
         depth = max(self.state.position - steps * width // 2, 0)
@@ -169,6 +171,7 @@ class Bench:
                 requests=requests / steps / layers,
                 experts=experts / max(requests, 1),
                 request=1e6 * seconds / max(requests, 1),
+                named=named / steps / layers,
                 waiting=1e6 * balance.waiting,
                 video=total - free - (max(self.arguments.slots) - slots) * next(iter(self.boxes.residents.pools)).bytes,
                 predicted=predicted,
@@ -183,17 +186,22 @@ class Bench:
     def predict(self, routing: Routing, width: int, depth: int) -> tuple[float, float, float]:
         """Tokens/s of a step after `depth` tokens by the plan's formulas, the limit if nothing were lost, and the hits
         reckoned with."""
-        held = (self.boxes.residents.where >= 0).sum(axis=1).tolist()
-        holding = Holding(held, [self.config.experts] * len(held), self.arguments.threads + 1)
-        popularity = (flat if routing == "flat" else skewed)(self.config.experts, self.config.experts_used)
-        lay = self.census, self.machine, self.machine.cards[0], holding, popularity, depth, width
+        lay = *self.lay(routing), depth, width
         predicted = card_step(*lay)
         return predicted.rate, card_step(*lay, APART).rate, predicted.hit_rate
 
+    def lay(self, routing: Routing) -> tuple[Census, Machine, CardRates, Holding, Popularity]:
+        """What the plan's formulas are told of network, machine and places."""
+        held = (self.boxes.residents.where >= 0).sum(axis=1).tolist()
+        holding = Holding(held, [self.config.experts] * len(held), self.arguments.threads + 1)
+        popularity = (flat if routing == "flat" else skewed)(self.config.experts, self.config.experts_used)
+        return self.census, self.machine, self.machine.cards[0], holding, popularity
+
     def _work(self) -> np.ndarray:
-        """So far: requests, the threads' experts and seconds, experts fetched early, those of them asked for."""
+        """So far: requests, the threads' experts and seconds, experts named to them, those fetched early, and those of
+        these asked for."""
         threads, early = self.boxes.threads, self.boxes.mailbox.state[4:6].tolist()
-        return np.array([threads.requests, threads.experts, threads.seconds, *early])
+        return np.array([threads.requests, threads.experts, threads.seconds, threads.named, *early])
 
     def _uses(self) -> tuple[int, int]:
         """Uses of experts by steps so far, and those of experts that have no slot now."""
@@ -250,6 +258,7 @@ def options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--widths", type=numbers, default=[4], help="of further steps with skewed routing")
     parser.add_argument("--threads", type=int, default=max(_cpu.default_threads() - 1, 1))
     parser.add_argument("--early", type=int, default=EARLY, help="experts of a layer fetched before it asks, at most")
+    parser.add_argument("--named", type=int, default=NAMED, help="others that the threads are told of, at most")
     parser.add_argument("--distinct", type=int, default=12)
     parser.add_argument("--types", default="")
     parser.add_argument("--rates", type=Path, default=RATES, help="what `jubako probe` kept of the machine")
