@@ -31,7 +31,7 @@ torch_build() {
 # The index that carries a build; torch's default package on Linux is the CUDA one.
 install_torch() {
   local build=$1 index=https://download.pytorch.org/whl
-  local quiet=(-q --disable-pip-version-check)
+  local quiet=(-q --no-compile --disable-pip-version-check) # what is used is compiled when it is imported
   case $build in
     cuda) "$VENV/bin/pip" install "${quiet[@]}" 'torch>=2.6' ;;
     cuda-volta) "$VENV/bin/pip" install "${quiet[@]}" --index-url "$index/cu126" 'torch>=2.6' ;;
@@ -45,7 +45,7 @@ install_torch() {
 # The packages of the dev extra alone, where the project itself is already installed: nothing is compiled again.
 install_extras() {
   (cd "$ROOT" && "$VENV/bin/python" -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"]))') > "$VENV/dev.txt" &&
-    "$VENV/bin/pip" install -q --disable-pip-version-check -r "$VENV/dev.txt"
+    "$VENV/bin/pip" install -q --no-compile --disable-pip-version-check -r "$VENV/dev.txt"
 }
 
 # prepare EXTRAS: EXTRAS is '' or '[dev]'.
@@ -64,7 +64,7 @@ prepare() {
   if [ -n "$extras" ] && [ "$(cat "$VENV/.stamp" 2>/dev/null)" = "$stamp" ]; then
     install_extras || fail "the test tools could not be installed; see the message above"
   else
-    (cd "$ROOT" && "$VENV/bin/pip" install -q --disable-pip-version-check -e ".$extras") || fail "the installation failed; see the message above"
+    (cd "$ROOT" && "$VENV/bin/pip" install -q --no-compile --disable-pip-version-check -e ".$extras") || fail "the installation failed; see the message above"
   fi
   echo "$stamp" > "$VENV/.stamp$extras"
   [ -z "$extras" ] || echo "$stamp" > "$VENV/.stamp"
