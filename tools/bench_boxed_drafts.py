@@ -27,7 +27,6 @@ from jubako.engine.depth import Acceptance, Costs, best_plan
 from jubako.engine.draft import LAYER_MOST
 from jubako.engine.executor import DraftWish
 from jubako.measure.tensor_plan import Routing
-from jubako.ops.gpu.residents import spread
 from jubako.place.predict import card_step, draft_pass
 
 
@@ -112,16 +111,13 @@ class DraftBench(Bench):
         return time.perf_counter() - start, drafting, kept
 
     def run(self) -> None:
-        """Everything, the smallest number of slots first."""
+        """Everything, in the order asked for."""
         self.drafted: list[Drafted] = []
-        everyone = spread(len(self.boxes.layers), self.config.experts)
-        for slots in self.arguments.slots:
-            self.settle(slots, everyone)
-            self.answer("flat", slots)
-        order = self.skew()
-        for slots in self.arguments.slots:
-            self.settle(slots, order)
-            self.answer("skewed", slots)
+        for routing in self.arguments.routing:
+            order = self.route(routing)
+            for slots in self.arguments.slots:
+                self.settle(slots, order)
+                self.answer(routing, slots)
         self.boxes.close()
 
 

@@ -1,8 +1,8 @@
 """Decode speed when not all experts have slots: a random full-size network, experts in main memory, slots as asked for.
 
-    python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--steps 40] [--threads 15] [--early 2]
+    python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--routing flat,skewed] [--steps 40] [--threads 15]
 
-Every number of slots is measured with flat and with skewed routing (measure/synth.py). With skewed routing slots belong
+Every number of slots is measured with flat and with skewed routing (measure/synth.py), in the order asked for. With skewed routing slots belong
 to what the engine's own counts of `--learn` steps call hot. Beside each stands what the plan's formulas predict by the
 rates of `--rates`, and the limit, each part as fast as alone. A line for each stands in the JSON file even if a later
 one fails.
@@ -128,12 +128,15 @@ class Bench:
         residents.where[chosen[:, 0], chosen[:, 1]] = np.arange(slots)
         residents.table.copy_(torch.from_numpy(residents.where))
 
-    def skew(self) -> np.ndarray:
-        """Go over to a skewed router; all experts in the order of the heat that it gives."""
-        network, source = synthetic_network(self.config, self.device, self.types, "skewed")
+    def route(self, routing: Routing) -> np.ndarray:
+        """Go over to routers of that kind; all experts in the order in which they get slots: of skewed ones that of the
+        heat that they give."""
+        network, source = synthetic_network(self.config, self.device, self.types, routing)
         for own, new in zip(self.executor.ops.weights.layers, network.layers, strict=True):
             routers = (new.experts.router, new.experts.shared_router)
             own.experts.router[0].data.copy_(matrix(routers, self.device, source).data)
+        if routing == "flat":
+            return spread(len(self.boxes.layers), self.config.experts)
         heat = self.executor.swaps[0].heat
         self.executor.desk.meanwhile = None
         heat.read(self.boxes.counts.cpu().numpy())
@@ -209,17 +212,14 @@ class Bench:
         return int(counts.sum()), int(counts[self.boxes.residents.where < 0].sum())
 
     def run(self) -> None:
-        """Everything, the smallest number of slots first."""
-        everyone = spread(len(self.boxes.layers), self.config.experts)
-        for slots in self.arguments.slots:
-            self.settle(slots, everyone)
-            self.measure("flat", slots)
-        order = self.skew()
-        for slots in self.arguments.slots:
-            self.settle(slots, order)
-            self.measure("skewed", slots)
-            for width in self.arguments.widths:
-                self.measure("skewed", slots, width)
+        """Everything, in the order asked for."""
+        for routing in self.arguments.routing:
+            order = self.route(routing)
+            for slots in self.arguments.slots:
+                self.settle(slots, order)
+                self.measure(routing, slots)
+                for width in self.arguments.widths if routing == "skewed" else ():
+                    self.measure(routing, slots, width)
         self.say(f"{self.executor.swaps[0].swapped} experts changed places meanwhile")
         print(table(self.results), flush=True)
         self.boxes.close()
@@ -241,7 +241,7 @@ def table(results: list[Measured]) -> str:
 
 
 def numbers(text: str) -> list[int]:
-    return sorted(int(part) for part in text.split(","))
+    return [int(part) for part in text.split(",") if part]
 
 
 def main() -> None:
@@ -253,6 +253,7 @@ def options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """With what a bench over boxes can be told."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--slots", type=numbers, default=[1370, 5840, 14750])
+    parser.add_argument("--routing", type=lambda text: text.split(","), default=["flat", "skewed"])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--learn", type=int, default=200)
     parser.add_argument("--widths", type=numbers, default=[4], help="of further steps with skewed routing")
