@@ -1,11 +1,11 @@
 """Decode speed when not all experts have slots: a random full-size network, experts in main memory, slots as asked for.
 
-    python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--routing flat,skewed] [--steps 40] [--threads 15]
+    python tools/bench_boxes.py --out results [--slots 1370,5840,14750] [--routing flat,skewed] [--steps 40]
 
-Every number of slots is measured with flat and with skewed routing (measure/synth.py), in the order asked for. With skewed routing slots belong
-to what the engine's own counts of `--learn` steps call hot. Beside each stands what the plan's formulas predict by the
-rates of `--rates`, and the limit, each part as fast as alone. A line for each stands in the JSON file even if a later
-one fails.
+Every number of slots is measured with flat and with skewed routing (measure/synth.py), in the order asked for. With
+skewed routing slots belong to what the engine's own counts of `--learn` steps call hot. Beside each stands what the
+plan's formulas predict by the rates of `--rates`, and the limit, each part as fast as alone. A line for each stands in
+the JSON file even if a later one fails.
 """
 
 from __future__ import annotations
