@@ -51,6 +51,12 @@ def files(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.session"), key=lambda path: read_header(path).position)
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read in many batches, each while the one before is used."""
+    monkeypatch.setattr("jubako.engine.saved.file.BATCH", 3)
+
+
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.CRITICAL, "jubako")
