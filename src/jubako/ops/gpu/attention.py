@@ -179,10 +179,11 @@ def sparse_attention(
     }  # fmt: skip
     bytewise = step and memory.codes.dtype == torch.int8 and to.dot
     if bytewise:
+        two = {"maxnreg": 128} if to.overlap else {}  # programs on a multiprocessor, for several columns' runs
         attend_bytes[(tokens, kv_heads, splits)](
             q, sums, maxima, totals, *where, TILE=STEP_TILE, PIECE=min(PIECE, dim // memory.scales.shape[-1]),
             VALUE=VALUE, NUMBER=tl.float32 if interpreted() else tl.float16, EARLY=columns.early, FORM=to.one_column,
-            num_warps=STEP_WARPS, **sizes,
+            num_warps=STEP_WARPS, **two, **sizes,
         )  # fmt: skip
     else:
         _attend[(tokens, kv_heads, splits)](
