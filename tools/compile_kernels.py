@@ -227,6 +227,8 @@ def families() -> dict[str, Callable[[], Any]]:
         "product, 1 column": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
         "product, 4 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "product, 4 columns of planes": lambda: linear(planes("Q4_K", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
+        "product of Q4_K, 1 column": lambda: linear(matrix("Q4_K", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
+        "product of Q6_K, 1 column": lambda: linear(matrix("Q6_K", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
         "product of Q6_K, 4 columns": lambda: linear(matrix("Q6_K", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "product of Q5_K, 4 columns": lambda: linear(matrix("Q5_K", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "product, 16 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(16, HIDDEN, True, cpu)),

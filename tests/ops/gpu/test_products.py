@@ -12,6 +12,7 @@ from gpu_weights import activations, both, same_bits
 
 from jubako import _cpu
 from jubako.arch.tensor import Tensor
+from jubako.ops.gpu import tile_linear
 from jubako.ops.gpu.activation import quantize
 from jubako.ops.gpu.cuts import Shape, tile_cut
 from jubako.ops.gpu.embed import decode, embed
@@ -83,6 +84,30 @@ def test_tiles_have_the_bits_of_the_cpu(name: str, rows: int, cols: int, tokens:
     parts = torch.empty(cols // 256, tokens, rows, device=device)
     launch((mine,), read, parts, len(parts))
     for u, unit in enumerate(np.split(raw, len(parts), axis=1)):
+        part = np.ascontiguousarray(x[:, 256 * u : 256 * u + 256])
+        assert same_bits(parts[u], _cpu.linear(weight(name, np.ascontiguousarray(unit)), part))
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("second", ["Q8_0", "Q6_K", "F32"])
+def test_tiles_of_many_rows_take_a_column_alone(
+    name: str, second: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs of blocks in the places of columns give the same bits; beside another matrix, with factors, in parts."""
+    monkeypatch.setattr(tile_linear, "tile_cut", lambda rows, units, tokens, packed: tile_cut(8192, units, 1, packed))
+    mine, raw = tiles(name, 21, 768, device, 3)
+    other, beside = (tiles if second in TILES else planes)(second, 5, 768, device, 4)
+    x, factors = activations(1, 768), torch.linspace(0.5, 2, 26, device=device)
+    out = torch.empty(1, 26, device=device)
+    read = quantize(torch.from_numpy(x).to(device))
+    launch((replace(mine, scale=factors[:21]), replace(other, scale=factors[21:])), read, out)
+    want = np.concatenate([_cpu.linear(weight(name, raw), x), _cpu.linear(weight(second, beside), x)], 1)
+    want *= factors.cpu().numpy()
+    assert same_bits(out[:, :21], want[:, :21])
+    assert np.abs(out.cpu().numpy() - want).max() <= (2e-6 * np.abs(want).max() if second in FLOATS else 0)
+    parts = torch.empty(3, 1, 21, device=device)
+    launch((mine,), read, parts, 3)
+    for u, unit in enumerate(np.split(raw, 3, axis=1)):
         part = np.ascontiguousarray(x[:, 256 * u : 256 * u + 256])
         assert same_bits(parts[u], _cpu.linear(weight(name, np.ascontiguousarray(unit)), part))
 
@@ -214,11 +239,14 @@ def test_a_prompts_halves_of_few_tokens_are_read_as_a_steps(device: torch.device
 @pytest.mark.parametrize("packed", [False, True])
 def test_tiles_are_cut_as_registers_allow(rows: int, units: int, packed: bool) -> None:
     """Weights and columns of a round lie in registers together: 10 numbers a unit of rows at most, 6 to 10 of columns,
-    for 32 lanes a pair of blocks."""
+    for 32 lanes a pair of blocks; where a warp is alone 27 and 10 a unit."""
     for tokens in (1, 3, 4, 5, 8, 16):
         cut = tile_cut(rows, units, tokens, packed)
         assert units % cut.step == 0 and 4 * cut.fours >= tokens
         pairs = 4 // cut.warps
         held = pairs * cut.step * (10 + ((10 if packed else 6) if cut.at_once else 0)) + 4 * pairs * cut.fours
+        if cut.alone:
+            assert packed and tokens == 1
+            held = cut.step * (27 + 10) + 4
         assert held <= (cut.registers or 255)
         assert not cut.at_once or cut.fours == 1

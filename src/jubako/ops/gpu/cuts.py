@@ -56,13 +56,15 @@ def shape_of(matrix: Matrix, units: int, tokens: int, shares: bool = True) -> Sh
 @dataclass(frozen=True)
 class TileCut:
     """How a product of tiles is cut: warps of a program, groups of four columns, units fetched together; at_once: all
-    columns of a round come before its first product; registers of a thread, None for as many as that takes."""
+    columns of a round come before its first product; registers of a thread, None for as many as that takes; alone: a
+    warp takes a single column by itself (tile_column.py)."""
 
     warps: int
     fours: int
     step: int
     at_once: bool
     registers: int | None
+    alone: bool = False
 
 
 def tile_cut(rows: int, units: int, tokens: int, packed: bool = False) -> TileCut:
@@ -79,7 +81,9 @@ def tile_cut(rows: int, units: int, tokens: int, packed: bool = False) -> TileCu
         return TileCut(warps, fours, divisor(units, 2 if packed else 5 if fours == 2 else 2), False, None)
     if few:
         return TileCut(warps, fours, divisor(units, 8 if packed else 12), True, None)
-    if tokens == 1 and rows < WAVES and not packed:
+    if tokens == 1 and packed:
+        return TileCut(1, 1, divisor(units, 5), True, 224, alone=True)
+    if tokens == 1 and rows < WAVES:
         return TileCut(warps, fours, divisor(units, 5), True, None)
     return TileCut(warps, fours, divisor(units, 2), True, 128)
 

@@ -10,39 +10,64 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised
-from .cuts import second_cut, tile_cut
+from .cuts import divisor, second_cut, tile_cut
 from .kinds import in_tiles as tiled
+from .kinds import is_
 from .matrix import Matrix
 from .peer_word import SITES, Outbox, exchange_number, word_of
 from .rows import row_tile
 from .target import release, target
 from .tensor import tile_tree
+from .tile_column import column_products, column_tree
 from .tile_rows import tile_products
 from .tiles import ROWS, TILED, is_tiled, padded
+
+
+@triton.jit
+def store_rows(y, row, column, scale, rows, tokens, out, out_stride, sent, SCALED: tl.constexpr, SITES: tl.constexpr):
+    """Sums of a matrix's rows times its scale into out, and with SITES to another card: (box, number, site, most)."""
+    there = (row < rows) & (column < tokens)
+    if SCALED:
+        y *= tl.load(scale + tl.minimum(row, rows - 1))
+    tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=there)
+    if SITES > 0:
+        box, number, site, most = sent
+        tl.store(box + (site % 2) * most + column * rows + row, word_of(y, number), mask=there)
 
 
 @triton.jit
 def sixteen_rows(
     base, scale, rows, blocks, top, x, tokens, out, out_stride, first, sent,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, TYPE: tl.constexpr,
-    SCALED: tl.constexpr, SITES: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    ALONE: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Sixteen rows from `top` on of a matrix in tiles times all columns, over UNITS units from `first` on, into out;
-    with SITES to another card, too: sent is (box, number, site, most) then."""
-    sums = tile_products(
-        base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, FOURS, AT_ONCE, TYPE, FORM, OVERLAP
-    )
-    row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
-    for c in tl.static_range(FOURS):
-        y = tile_tree(sums[c])
-        if SCALED:
-            y *= tl.load(scale + tl.minimum(row, rows - 1))
-        column = 4 * c + tl.arange(0, 4)[:, None, None]
-        tl.store(out + column.to(tl.int64) * out_stride + row, y, mask=(row < rows) & (column < tokens))
-        if SITES > 0:
-            box, number, site, most = sent
-            place = box + (site % 2) * most + column * rows + row
-            tl.store(place, word_of(y, number), mask=(row < rows) & (column < tokens))
+    """Sixteen rows from `top` on of a matrix in tiles times all columns, over UNITS units from `first` on, into out.
+    sent: see `store_rows`; ALONE: see `TileCut`."""
+    if ALONE and not is_(TYPE, "Q8_0"):
+        sums = column_products(base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, TYPE, FORM, OVERLAP)
+        for below in tl.static_range(2):
+            y = column_tree(sums[below], sums[2 + below])
+            store_rows(
+                y,
+                top + below * 8 + tl.arange(0, 8),
+                tl.arange(0, 8) * 0,
+                scale,
+                rows,
+                1,
+                out,
+                out_stride,
+                sent,
+                SCALED,
+                SITES,
+            )
+    else:
+        sums = tile_products(
+            base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, FOURS, AT_ONCE, TYPE, FORM, OVERLAP
+        )
+        row = top + tl.arange(0, 2)[None, None, :] * 8 + tl.arange(0, 8)[None, :, None]
+        for c in tl.static_range(FOURS):
+            column = 4 * c + tl.arange(0, 4)[:, None, None]
+            store_rows(tile_tree(sums[c]), row, column, scale, rows, tokens, out, out_stride, sent, SCALED, SITES)
 
 
 @triton.jit(do_not_specialize=["site"])
@@ -51,7 +76,8 @@ def tile_kernel(
     q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, box, passes, site, most,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, TYPE: tl.constexpr, SECOND: tl.constexpr,
     SECOND_STEP: tl.constexpr, SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, SITES: tl.constexpr, AT_ONCE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    SCALED: tl.constexpr, SITES: tl.constexpr, AT_ONCE: tl.constexpr, ALONE: tl.constexpr, FORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, split): sixteen rows of a matrix in tiles; programs of a second one, if any, come first.
 
@@ -70,13 +96,15 @@ def tile_kernel(
     if tile >= second_tiles * TIMES:
         sixteen_rows(
             base, scale, rows, blocks, (tile - second_tiles * TIMES) * 16, (q, d, s, x_blocks), tokens, out, out_stride,
-            split * UNITS, (box, number, site, most), UNITS, STEP, FOURS, AT_ONCE, TYPE, SCALED, SITES, FORM, OVERLAP,
+            split * UNITS, (box, number, site, most), UNITS, STEP, FOURS, AT_ONCE, TYPE, ALONE, SCALED, SITES, FORM,
+            OVERLAP,
         )  # fmt: skip
     elif SECOND >= 0:
         if tiled(SECOND):
             sixteen_rows(
                 second_base, second_scale, second_rows, blocks, tile * 16, (q, d, s, x_blocks), tokens, out + rows,
-                out_stride, split * UNITS, None, UNITS, STEP, FOURS, AT_ONCE, SECOND, SCALED, 0, FORM, OVERLAP,
+                out_stride, split * UNITS, None, UNITS, SECOND_STEP, FOURS, AT_ONCE, SECOND, ALONE, SCALED, 0, FORM,
+                OVERLAP,
             )  # fmt: skip
         else:
             x = (q, d, s, numbers, x_blocks, x_valid)
@@ -107,7 +135,9 @@ def launch_tiles(
     second_rows, second_step = second_cut(second, units, 4 * cut.warps, cut.warps, columns, 2)
     times = cut.fours
     if is_tiled(second.type):
-        second_rows, times = ROWS, 1
+        second_rows, second_step, times = ROWS, cut.step, 1
+        if cut.alone and second.type is TILED:
+            second_step = divisor(units, 2)
     second_tiles = -(-second.rows // second_rows) if len(matrices) > 1 else 0
     scaled = first.scale is not None or second.scale is not None
     to = target(out.device)
@@ -118,7 +148,8 @@ def launch_tiles(
         *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
         UNITS=units, STEP=cut.step, FOURS=cut.fours, TYPE=first.type.id, SITES=0 if outbox is None else SITES,
         SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=second_step, SECOND_ROWS=second_rows,
-        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, AT_ONCE=cut.at_once, FORM=to.form,
+        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, AT_ONCE=cut.at_once, ALONE=cut.alone,
+        FORM=to.form,
         OVERLAP=to.overlap, num_warps=cut.warps,
         **({"maxnreg": cut.registers} if cut.registers and to.overlap else {}), **to.options,
     )  # fmt: skip

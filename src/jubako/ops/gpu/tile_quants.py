@@ -11,31 +11,40 @@ from .kinds import bytes_before, d_bytes, has_width, minimum_of, scales_of
 
 
 @triton.jit
-def own_lanes():
+def own_lanes(PAIRS: tl.constexpr):
     """(t, g, p), written so that the compiler sees no runs to load as vectors and to deal out again."""
     t = tl.arange(0, 4)[:, None, None] * 5 % 4
     g = tl.arange(0, 8)[None, :, None] * 9 % 8
-    return t, g, tl.arange(0, 4)[None, None, :]
+    return t, g, tl.arange(0, PAIRS)[None, None, :]
+
+
+@triton.jit
+def bases_of(base, rows, units, TYPE: tl.constexpr):
+    """Where nibbles, twos, bits, sub-scales and scales begin; those that a type has not, anywhere."""
+    size = tl.cdiv(rows, 16) * 16 * units * 8
+    twos = (base + size * bytes_before(TYPE, 2 if has_width(TYPE, 2) else 0)).to(tl.pointer_type(tl.int64))
+    bits = (base + size * bytes_before(TYPE, 1 if has_width(TYPE, 1) else 0)).to(tl.pointer_type(tl.int32))
+    scales = base + size * bytes_before(TYPE, 0)
+    if d_bytes(TYPE) == 4:
+        d = (scales + size * 2).to(tl.pointer_type(tl.int64))
+    else:
+        d = (scales + size * 2).to(tl.pointer_type(tl.int32))
+    return base.to(tl.pointer_type(tl.int32)), twos, bits, scales.to(tl.pointer_type(tl.int64)), d
 
 
 @triton.jit
 def fetch_quants(base, rows, units, top, unit, COUNT: tl.constexpr, TYPE: tl.constexpr):
     """COUNT units of the sixteen rows from `top` on, on their way: (nibbles, twos, bits, sub, d) each, a row's and the
     row's below in one number but for nibbles [t, g, p, 4] and bits; zero where a type has none."""
-    t, g, p = own_lanes()
+    t, g, p = own_lanes(4)
     at = top // 16 * units + unit
-    size = tl.cdiv(rows, 16) * 16 * units * 8
+    nibble_base, two_base, bit_base, sub_base, d_base = bases_of(base, rows, units, TYPE)
     place = at * 512 + p * 128 + tl.arange(0, 8)[None, :, None] * 16 + tl.arange(0, 4)[:, None, None] * 4
-    nibbles = base.to(tl.pointer_type(tl.int32)) + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
+    nibbles = nibble_base + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
     lane = at * 128 + p * 32 + g * 4 + t
-    twos = (base + size * bytes_before(TYPE, 2 if has_width(TYPE, 2) else 0)).to(tl.pointer_type(tl.int64)) + lane
-    bits = (base + size * bytes_before(TYPE, 1 if has_width(TYPE, 1) else 0)).to(tl.pointer_type(tl.int32)) + lane
-    scales = base + size * bytes_before(TYPE, 0)
-    sub = scales.to(tl.pointer_type(tl.int64)) + (at * 32 + p * 8 + g + t * 0)
-    if d_bytes(TYPE) == 4:
-        d = (scales + size * 2).to(tl.pointer_type(tl.int64)) + (at * 8 + g + t * 0 + p * 0)
-    else:
-        d = (scales + size * 2).to(tl.pointer_type(tl.int32)) + (at * 8 + g + t * 0 + p * 0)
+    twos, bits = two_base + lane, bit_base + lane
+    sub = sub_base + (at * 32 + p * 8 + g + t * 0)
+    d = d_base + (at * 8 + g + t * 0 + p * 0)
     raws = ()
     for u in tl.static_range(COUNT):
         two, bit = 0, 0
@@ -52,7 +61,7 @@ def fetch_quant_columns(x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexp
     """COUNT units of FOURS groups of four columns of a finely quantised x, on their way: (words of both blocks of a
     pair, scales, sums of the blocks' first halves, of their second halves) each, both blocks' in one number."""
     q, d, s, blocks = x
-    t, g, p = own_lanes()
+    t, g, p = own_lanes(4)
     place = unit * 8 + p * 2
     plane = g // 2 * 4 + g % 2 * 2
     if scales_of(TYPE) == 0:
@@ -139,7 +148,7 @@ def bytes_of(nibbles, two, bit, BELOW: tl.constexpr, B: tl.constexpr, H: tl.cons
 def quant_words(raw, TYPE: tl.constexpr):
     """Codes of a unit's pairs: four words of a row, four of the row below."""
     nibbles, twos, bit, _, _ = raw
-    even, odd = tl.split(tl.reshape(nibbles, [4, 8, 4, 2, 2]))
+    even, odd = tl.split(tl.reshape(nibbles, [4, 8, nibbles.shape[2], 2, 2]))
     first, first_below = tl.split(even)
     second, second_below = tl.split(odd)
     two, two_below = twos, twos

@@ -71,30 +71,45 @@ def minimum_step(p, dot, scale, dx, dx_sum, FORM: tl.constexpr):
 
 
 @triton.jit
+def blocks_step(sums, dots, scales, column, FORM: tl.constexpr):
+    """The partial sums, ordered as `tensor.block_dots` does it, after a pair of blocks with one scale each."""
+    _, d, sum0, sum1 = column
+    d0, d1 = low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True)
+    s0 = d0 * (low_of(sum0) + low_of(sum1)).to(tl.float32)
+    s1 = d1 * (high_of(sum0) + high_of(sum1)).to(tl.float32)
+    return (
+        minimum_step(sums[0], dots[0], scales[0], d0, s0, FORM),
+        minimum_step(sums[1], dots[1], scales[1], d0, s0, FORM),
+        minimum_step(sums[2], dots[2], scales[2], d1, s1, FORM),
+        minimum_step(sums[3], dots[3], scales[3], d1, s1, FORM),
+    )
+
+
+@triton.jit
+def halves_of_blocks(sums, first, second, third, fourth, scales, column, FORM: tl.constexpr):
+    """The same with scales for halves: sums of a row and the row below for the first block's, then the second's."""
+    d = column[1]
+    d0, d1 = low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True)
+    return (
+        halves_step(sums[0], (first[0], second[0]), scales[0], d0, FORM),
+        halves_step(sums[1], (first[1], second[1]), scales[1], d0, FORM),
+        halves_step(sums[2], (third[0], fourth[0]), scales[2], d1, FORM),
+        halves_step(sums[3], (third[1], fourth[1]), scales[3], d1, FORM),
+    )
+
+
+@triton.jit
 def quants_step(sums, words, scales, column, zero, TYPE: tl.constexpr, FORM: tl.constexpr):
     """Four partial sums of four columns after a unit more."""
     row, below = words
-    x, d, sum0, sum1 = column
-    d0, d1 = low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True)
+    x = column[0]
     if scales_of(TYPE) == 1:
-        first = half_dots(row[0], row[1], below[0], below[1], x[0] | zero, x[1], FORM)
-        second = half_dots(row[2], row[3], below[2], below[3], x[2], x[3], FORM)
-        return (
-            halves_step(sums[0], (first[0], first[1]), scales[0], d0, FORM),
-            halves_step(sums[1], (first[2], first[3]), scales[1], d0, FORM),
-            halves_step(sums[2], (second[0], second[1]), scales[2], d1, FORM),
-            halves_step(sums[3], (second[2], second[3]), scales[3], d1, FORM),
-        )
+        a = half_dots(row[0], row[1], below[0], below[1], x[0] | zero, x[1], FORM)
+        b = half_dots(row[2], row[3], below[2], below[3], x[2], x[3], FORM)
+        return halves_of_blocks(sums, (a[0], a[2]), (a[1], a[3]), (b[0], b[2]), (b[1], b[3]), scales, column, FORM)
     else:
         dots = block_dots(row, below, (x[0] | zero, x[1], x[2], x[3]), FORM)
-        s0 = d0 * (low_of(sum0) + low_of(sum1)).to(tl.float32)
-        s1 = d1 * (high_of(sum0) + high_of(sum1)).to(tl.float32)
-        return (
-            minimum_step(sums[0], dots[0], scales[0], d0, s0, FORM),
-            minimum_step(sums[1], dots[1], scales[1], d0, s0, FORM),
-            minimum_step(sums[2], dots[2], scales[2], d1, s1, FORM),
-            minimum_step(sums[3], dots[3], scales[3], d1, s1, FORM),
-        )
+        return blocks_step(sums, dots, scales, column, FORM)
 
 
 @triton.jit
