@@ -78,7 +78,8 @@ def tile_cut(rows: int, units: int, tokens: int, packed: bool = False) -> TileCu
     fours, few = triton.next_power_of_2(-(-tokens // 4)), rows < 8192
     warps = 4 if few else 2
     if fours > 1:
-        return TileCut(warps, fours, divisor(units, 2 if packed else 5 if fours == 2 else 2), False, None)
+        step = 2 if packed else 5 if fours == 2 else 10 if few else 2
+        return TileCut(warps, fours, divisor(units, step), False, None)
     if few:
         return TileCut(warps, fours, divisor(units, 8 if packed else 12), True, None)
     if tokens == 1 and packed:
