@@ -17,9 +17,11 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .cuts import divisor
+from .expert_few_bits import LANE_ROWS, four_rows
 from .expert_rows import gate_and_up, side_by_side
 from .mathfun import silu
 from .planar import LAYOUTS
+from .room import elsewhere, own_room
 from .single import fetch_single, meet_single, no_sums, single_columns, single_tree
 from .slots import Slots
 from .target import interpreted, release, target, wait
@@ -30,14 +32,16 @@ if TYPE_CHECKING:
 
 @triton.jit
 def hidden_tile(
-    gate, up_at, scales, rows, blocks, tile, x, token, use, to,
+    gate, up_at, scales, rows, blocks, tile, x, token, use, to, room,
     UNITS: tl.constexpr, STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    SCALED: tl.constexpr, APART: tl.constexpr, FOUR: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`."""
     top = tile * TILE
-    if APART and GATE == UP:
+    if FOUR and GATE == UP:
+        a, b = four_rows(gate, up_at, rows, blocks, top, x, token, room, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP)
+    elif APART and GATE == UP:
         a, b = side_by_side(gate, up_at, rows, blocks, top, x, token, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP)
     else:
         up = gate + up_at
@@ -58,11 +62,11 @@ def gate_up_kernel(
     pool, pool_scales, slot_bytes, up_at: tl.constexpr, slots, rows: tl.constexpr,
     shared, shared_scales, shared_up_at: tl.constexpr, shared_rows: tl.constexpr, blocks: tl.constexpr,
     uses, chosen, q, d, s, numbers, x_blocks: tl.constexpr, x_valid: tl.constexpr,
-    hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks: tl.constexpr,
+    hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks: tl.constexpr, rooms,
     UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, GATE: tl.constexpr,
     UP: tl.constexpr, SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
-    SHARED_SCALED: tl.constexpr, APART: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, APART: tl.constexpr, FOUR: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, use): the shared expert's uses come first, and need not wait to fetch weights.
 
@@ -75,12 +79,15 @@ def gate_up_kernel(
     use = tl.program_id(1) - tokens
     x = (q, d, s, numbers, x_blocks, x_valid)
     to = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks)
+    room = 0
+    if FOUR:
+        room = own_room(rooms, tl.program_id(1) * tl.num_programs(0) + tile, 2 * TILE, FORM)
     if use < 0:
         if tile * TILE < shared_rows:
             hidden_tile(
                 shared, shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens,
-                use + tokens + uses, to, UNITS, SHARED_STEP, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED, APART,
-                TILE, EACH, FORM, OVERLAP,
+                use + tokens + uses, to, room, UNITS, SHARED_STEP, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED,
+                APART, FOUR, TILE, EACH, FORM, OVERLAP,
             )  # fmt: skip
         else:
             wait(OVERLAP)
@@ -93,7 +100,7 @@ def gate_up_kernel(
                 base = pool + slot.to(tl.int64) * slot_bytes
                 hidden_tile(
                     base, up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, use, to,
-                    UNITS, STEP, GATE, UP, EVEN, SCALED, APART, TILE, EACH, FORM, False,
+                    room, UNITS, STEP, GATE, UP, EVEN, SCALED, APART, FOUR, TILE, EACH, FORM, False,
                 )  # fmt: skip
 
 
@@ -159,9 +166,9 @@ def down_kernel(
 @dataclass(frozen=True)
 class Cut:
     """apart: 32-bit words of a row that are fetched together, two units at least, where gate and up, if of one type,
-    have lanes of their own; 0 if they share lanes. Then words: of both on their way together, at most; shared: of the
-    shared expert; each: rows of both that a lane has. tile: rows of a program, in blocks of 32; rows, groups: groups of
-    rows of a program of the down product."""
+    have lanes of their own (of codes of one bit LANE_ROWS rows a lane); 0 if they share lanes. Then words: of both on
+    their way together, at most; shared: of the shared expert; each: rows of both that a lane has. tile: rows of a
+    program, in blocks of 32; rows, groups: groups of rows of a program of the down product."""
 
     apart: int = 0
     words: int = 9
@@ -179,10 +186,15 @@ class Cut:
             return divisor(units, max(2, self.apart // -(-sizes[0] // 32)))
         return divisor(units, max(1, most // (sum(sizes) // 32)))
 
-    @property
-    def warps(self) -> int:
-        """Of a program of gate and up."""
-        return self.tile // 2 if self.apart else self.tile // (4 * self.each)
+    def in_fours(self, slots: Slots) -> bool:
+        """Whether a lane has LANE_ROWS rows."""
+        return self.apart > 0 and slots.shape.gate == slots.shape.up and LAYOUTS[slots.shape.gate.name].widths == (1,)
+
+    def warps(self, four: bool) -> int:
+        """Of a program of gate and up. four: `in_fours`."""
+        if self.apart:
+            return self.tile // (2 * LANE_ROWS if four else 2)
+        return self.tile // (4 * self.each)
 
 
 def usual_cut(tokens: int) -> Cut:
@@ -202,16 +214,19 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
     hidden = room_for(tokens * chosen + tokens, -(-width // 256) * 256, False, x.d.device)
     blocks = -(-shape.hidden // 32)
     units = -(-blocks // 8)
-    gate_up_kernel[(-(-height // cut.tile), tokens * chosen + tokens)](
+    grid = (-(-height // cut.tile), tokens * chosen + tokens)
+    four = cut.in_fours(mine)
+    rooms = elsewhere(to, grid[0] * grid[1] if four else 0, 2 * cut.tile, x.d.device)
+    gate_up_kernel[grid](
         mine.data, scales_of(mine), shape.bytes, shape.up_at, routed.slots_in(mine.table), shape.size,
         shared.data, scales_of(shared), shared.shape.up_at, shared.shape.size, blocks,
         tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
-        hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
+        hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks, rooms,
         UNITS=units, STEP=cut.step(units, cut.words, mine), SHARED_STEP=cut.step(units, cut.shared, shared),
         GATE=shape.gate.id, UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id,
         EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None,
-        APART=cut.apart > 0, TILE=cut.tile, EACH=cut.each, FORM=to.one_column, OVERLAP=to.overlap,
-        num_warps=cut.warps, **to.options,
+        APART=cut.apart > 0, FOUR=four, TILE=cut.tile, EACH=LANE_ROWS // 2 if four else cut.each, FORM=to.one_column,
+        OVERLAP=to.overlap, num_warps=cut.warps(four), **to.options,
     )  # fmt: skip
     return hidden
 

@@ -1,0 +1,106 @@
+"""Rows of an expert's gate and up times one column where codes have a bit each: lanes have four rows.
+
+With so little to read it is the column that takes a launch's time, which each lane reads for itself: here for four rows
+at once. Codes are masked out where they lie, and only one warp of a program makes its hidden values.
+"""
+# mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .blocks import factors
+from .expert_rows import fetch_rows, keep_order
+from .integer import dot4
+from .kinds import is_
+from .products import step
+from .room import found, leave
+from .single import meet_single, no_sums, single_columns, single_tree
+from .target import release, wait
+
+LANE_ROWS = 4  # two of gate and two of up
+
+
+@triton.jit
+def dots_in_place(bit, x, FORM: tl.constexpr):
+    """Σ code·q of lanes' blocks, twice: `bit` int32 [8, rows, 1] holds codes of one bit, which count two.
+
+    Word i of a column meets the bits where they lie, so that they count 2^i; four sums are brought to the same, where
+    eight words would have to be.
+    """
+    i = tl.arange(0, 4)[None, None, :]
+    mask = 0x01010101 << i
+    sums = dot4((bit >> 4) & mask, x[1], dot4(bit & mask, x[0], tl.zeros_like(x[0]), FORM), FORM)
+    dot = tl.sum(sums << (4 - i), axis=2, keep_dims=True) >> 3
+    return dot, dot
+
+
+@triton.jit
+def fetch_both(gate, apart, rows, blocks, top, unit, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr):
+    """A unit of TILE rows of gate and of up from `top` on, on its way, in groups of TILE / 2: gate's, then up's."""
+    ROWS: tl.constexpr = TILE // 2
+    raws = ()
+    for g in tl.static_range(4):
+        row = tl.minimum(top + g % 2 * ROWS + tl.arange(0, ROWS), rows - 1)
+        raws = raws + ((fetch_rows(gate + g // 2 * apart, rows, blocks, row, unit, TYPE, EVEN),),)
+    return raws
+
+
+@triton.jit
+def meet_unit(sums, raws, unit, token, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """The groups' partial sums (a tuple) after one unit more."""
+    if is_(TYPE, "Q1_0"):
+        after = ()
+        for g in tl.static_range(len(sums)):
+            dots = dots_in_place(raws[g][0][4], unit, FORM)
+            after = after + (step(sums[g], dots, factors(raws[g][0], TYPE), unit, TYPE, FORM),)
+        return after
+    else:
+        return meet_single(sums, raws, (unit,), token, TYPE, FORM)
+
+
+@triton.jit
+def first_warp(FORM: tl.constexpr):
+    """Only a program's first warp goes on, where all do the same: the others would take their turns from programs that
+    still read. No barrier may follow."""
+    if FORM == 1:
+        tl.inline_asm_elementwise(
+            "{.reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.gt.u32 p, t, 31; @p exit; mov.b32 $0, 0;}", "=r", [],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def four_rows(
+    gate, apart, rows, blocks, top, x, token, room,
+    UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """What `expert_rows.side_by_side` gives, in the first warp, which goes on alone. room: of 2·TILE words."""
+    ROWS: tl.constexpr = TILE // 2
+    raws = ()
+    for i in tl.static_range(STEP):
+        raws = raws + (fetch_both(gate, apart, rows, blocks, top, i, TILE, TYPE, EVEN),)
+    wait(OVERLAP)
+    release(OVERLAP)
+    keep_order(FORM)
+    sums = no_sums(4, ROWS, TYPE)
+    for first in range(0, UNITS - STEP, STEP):
+        following = ()
+        for i in tl.static_range(STEP):
+            unit = single_columns(x, token, first + i, 1, ROWS, TYPE, EVEN)[0]
+            sums = meet_unit(sums, raws[i], unit, token, TYPE, FORM)
+            following = following + (fetch_both(gate, apart, rows, blocks, top, first + STEP + i, TILE, TYPE, EVEN),)
+            keep_order(FORM)
+        raws = following
+    for i in tl.static_range(STEP):
+        unit = single_columns(x, token, UNITS - STEP + i, 1, ROWS, TYPE, EVEN)[0]
+        sums = meet_unit(sums, raws[i], unit, token, TYPE, FORM)
+    n = tl.arange(0, ROWS)
+    for g in tl.static_range(4):
+        leave(room, g * ROWS + n, single_tree(sums[g], ROWS), n >= 0, FORM)
+    tl.debug_barrier()
+    first_warp(FORM)
+    i = tl.arange(0, TILE)
+    return found(room, i, FORM), found(room, TILE + i, FORM)
