@@ -106,6 +106,7 @@ def test_experts_fetched_over_the_link(
     chosen = len(np.unique(case.mixture.ids))
     assert int(link.fetched[0]) == int(chosen * share + 0.5)
     assert case.threads.experts == chosen - int(link.fetched[0])
+    assert case.mailbox.state[12] == 0  # the next layer's fetching waits until it has asked
 
 
 def test_nothing_absent_rings_nothing(device: torch.device, device_case: list[Case]) -> None:

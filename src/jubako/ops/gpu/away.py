@@ -52,7 +52,8 @@ class Mailbox:
            1,024 absent experts the GPU fetches itself (link.py), how many at most before a layer asks (foresight.py),
            how many it has fetched so, how many of those were asked for; looks at `done` that found nothing, and by how
            many programs; number of the latest request whose rows are there; number of the latest guess, how many
-           experts one names at most, and of how many absent ones one is fetched early (foresight.py)
+           experts one names at most, and of how many absent ones one is fetched early (foresight.py); whether a layer's
+           request is out, so that its fetching may begin (link.py)
     """
 
     words: torch.Tensor
@@ -221,6 +222,8 @@ def await_rows(
 ):  # fmt: skip
     """Wait until the rows of request `number` are there, if it is one. The program that is `first` looks over the bus,
     and lets the others, who must have room beside it or come later, know."""
+    if first:
+        tl.store(state + 12, 0)  # the next layer's is not out yet
     if number != 0:
         if first:
             left = patience

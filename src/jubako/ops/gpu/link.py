@@ -29,6 +29,7 @@ SPARE = MOST + 2 * AHEAD  # slots of each shape for them, and for what comes ear
 COPIERS = 8  # programs that bring what comes early: few, since the next layer's programs work beside them,
 PIECE = 16 << 10  # with as many bytes on their way each as the bus wants together
 FETCHERS = 264  # programs that bring what a layer lacks
+TURNS = 64  # looks at whether the threads have been asked, a microsecond each, before they begin anyway
 
 
 def fits(shape: SlotShape, addresses: np.ndarray) -> bool:
@@ -129,7 +130,7 @@ def ask_kernel(
     gate_grid, up_grid, down_grid, gate_tiles, up_tiles, gate_blocks, up_blocks, down_blocks,
     BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, ASKED: tl.constexpr, NOBODYS: tl.constexpr,
     USES: tl.constexpr, CHOSEN: tl.constexpr, WIDTH: tl.constexpr, MOST: tl.constexpr, AHEAD: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    TURNS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
     GATE: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr, GATE_WIDTH: tl.constexpr, UP_WIDTH: tl.constexpr,
     DOWN_WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -175,7 +176,14 @@ def ask_kernel(
             id, absent, use, inside, x, x_stride, words, to_ids, to_x, state, layer, tokens, hidden,
             BELL, LAYER, TOKENS, CHOSEN, WIDTH, FORM,
         )  # fmt: skip
+        if taken > 0:
+            tl.debug_barrier()
+            tl.atomic_xchg(state + 12, 1, sem="release", scope="gpu")
     elif MOST > 0:
+        if taken > 0:  # what is written to the bus stands behind what is read from it, so the threads are asked first
+            left = TURNS
+            while (left > 0) & (tl.atomic_add(state + 12, 0, sem="relaxed", scope="gpu") == 0):
+                left -= 1
         for job in range(tl.program_id(0) - 1, taken * tiles, tl.num_programs(0) - 1):
             turn = job // tiles
             at = addresses + tl.sum(tl.where(fresh & (mine == turn), id, 0), axis=0) * 3
@@ -229,7 +237,7 @@ def ask(
         x.width, ids if link is None else link.foreseen, 0 if link is None else link.ahead, *sizes,
         BELL=BELL, LAYER=LAYER, TOKENS=TOKENS, ASKED=ASKED, NOBODYS=NOBODYS, USES=power_of_two(tokens * chosen),
         CHOSEN=chosen, WIDTH=power_of_two(x.width), MOST=0 if link is None else link.most,
-        AHEAD=AHEAD if foreseen and link is not None else 0, FORM=to.form, OVERLAP=to.overlap,
+        AHEAD=AHEAD if foreseen and link is not None else 0, TURNS=TURNS, FORM=to.form, OVERLAP=to.overlap,
         num_warps=4 if tokens * chosen <= 64 else 8, **forms, **to.options,
     )  # fmt: skip
     return placed
