@@ -14,11 +14,12 @@ import triton.language as tl
 from .blocks import half, upper_half
 from .integer import fma
 from .kinds import bias_of, blocks_per_d, d_bytes, has_width, minimum_of, scales_of, sub_bytes
+from .room import leave
 from .tensor import plain_dot, words_of
 
 
 @triton.jit
-def fetch_packed(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE: tl.constexpr):
+def fetch_pieces(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE: tl.constexpr):
     """Pairs `first` on of the sixteen rows from `top` on, on their way: (nibbles, further bits, sub-scales, scales)."""
     tile = top // 16
     at = (tile * pairs + first) * 8 + g
@@ -151,21 +152,6 @@ def half_dots(row, below, x, FORM: tl.constexpr):
 
 
 @triton.jit
-def scale_of(raw, BELOW: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr):
-    """A block's scale and what is added to its weights, from `fetch_packed`."""
-    if sub_bytes(TYPE) > 0:
-        word = tl.split(raw[3])[BELOW]
-        sub = tl.split(raw[2])[BELOW]
-        return half(word) * unsigned_byte(sub, 2 * BLOCK), upper_half(word) * (0.0 - unsigned_byte(sub, 2 * BLOCK + 1))
-    elif d_bytes(TYPE) == 4:
-        word = words_of(raw[3])[2 * BELOW + BLOCK]
-        return half(word), upper_half(word)
-    else:
-        word = tl.split(raw[3])[BELOW] >> (16 * BLOCK)
-        return half(word), 0.0
-
-
-@triton.jit
 def signed_byte(x, PLACE: tl.constexpr):
     return ((x << (24 - 8 * PLACE)) >> 24).to(tl.float32)
 
@@ -173,6 +159,23 @@ def signed_byte(x, PLACE: tl.constexpr):
 @triton.jit
 def unsigned_byte(x, PLACE: tl.constexpr):
     return ((x >> (8 * PLACE)) & 255).to(tl.float32)
+
+
+@triton.jit
+def scales_at(raw, BELOW: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr):
+    """A block's scale, and what is added to its weights or else the scales of both sixteens that it multiplies."""
+    if scales_of(TYPE) == 1:
+        sub = tl.split(raw[2])[BELOW]
+        return half(raw[3] >> (16 * BELOW)), signed_byte(sub, 2 * BLOCK), signed_byte(sub, 2 * BLOCK + 1)
+    elif sub_bytes(TYPE) > 0:
+        word = tl.split(raw[3])[BELOW]
+        sub = tl.split(raw[2])[BELOW]
+        return half(word) * unsigned_byte(sub, 2 * BLOCK), upper_half(word) * (0.0 - unsigned_byte(sub, 2 * BLOCK + 1))
+    elif d_bytes(TYPE) == 4:
+        word = words_of(raw[3])[2 * BELOW + BLOCK]
+        return half(word), upper_half(word)
+    else:
+        return (half(tl.split(raw[3])[BELOW] >> (16 * BLOCK)),)
 
 
 @triton.jit
@@ -186,33 +189,74 @@ def add_whole(sum_, dot, codes, scale, column, TYPE: tl.constexpr, FORM: tl.cons
 
 
 @triton.jit
-def add_halves(sum_, first, second, sub, d, column, BLOCK: tl.constexpr, FORM: tl.constexpr):
+def add_halves(sum_, first, second, scale, column, FORM: tl.constexpr):
     """A row's sum after a block with a scale for each sixteen."""
-    whole = first.to(tl.float32) * signed_byte(sub, 2 * BLOCK)
-    whole = fma(second.to(tl.float32), signed_byte(sub, 2 * BLOCK + 1), whole, FORM)
-    return fma(whole, half(d) * column, sum_, FORM)
+    whole = fma(second.to(tl.float32), scale[2], first.to(tl.float32) * scale[1], FORM)
+    return fma(whole, scale[0] * column, sum_, FORM)
 
 
 @triton.jit
-def add_packed(sums, raw, x, column, BLOCK: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr):
-    """The sums of rows and of those below after block 0 or 1 of a pair. x: two words, 8t … 8t + 7 or, where scales are
-    of sixteen, 4t … 4t + 3 of both sixteens; column: the columns' scales."""
+def unpacked(raw, TYPE: tl.constexpr):
+    """Both blocks of a pair of `fetch_pieces`: (codes of a row, of the row below, their scales) each."""
     four = words_of(raw[0])
     more, more_below = raw[1], raw[1]
     if has_width(TYPE, 2):
         more, more_below = tl.split(raw[1])
-    row = codes_of(four[BLOCK], more, 0, BLOCK, TYPE)
-    below = codes_of(four[2 + BLOCK], more_below, 1, BLOCK, TYPE)
+    blocks = ()
+    for b in tl.static_range(2):
+        row = codes_of(four[b], more, 0, b, TYPE)
+        below = codes_of(four[2 + b], more_below, 1, b, TYPE)
+        blocks = blocks + ((row, below, scales_at(raw, 0, b, TYPE), scales_at(raw, 1, b, TYPE)),)
+    return blocks
+
+
+@triton.jit
+def fetch_packed(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE: tl.constexpr):
+    """Blocks of COUNT pairs, from pair `first` on, of the sixteen rows from `top` on, as `unpacked` gives them."""
+    raws = fetch_pieces(base, rows, pairs, top, first, t, g, COUNT, TYPE)
+    blocks = ()
+    for i in tl.static_range(COUNT):
+        blocks = blocks + unpacked(raws[i], TYPE)
+    return blocks
+
+
+@triton.jit
+def bits_of(values):
+    """Some number that takes all of a tuple."""
+    every = values[0].to(tl.int32, bitcast=True)
+    for i in tl.static_range(1, len(values)):
+        every ^= values[i].to(tl.int32, bitcast=True)
+    return every
+
+
+@triton.jit
+def have_made(blocks, room, size, FORM: tl.constexpr):
+    """Codes and scales of `fetch_packed` are made in front of this, while other loads are on their way: the assembler
+    would make them where they are wanted. size: never negative, which it can't know; so nothing is left in room."""
+    if FORM == 4:
+        every = bits_of(blocks[0][0])
+        for i in tl.static_range(len(blocks)):
+            block = blocks[i]
+            every ^= bits_of(block[0]) ^ bits_of(block[1]) ^ bits_of(block[2]) ^ bits_of(block[3])
+        leave(room, 0, every, size < 0, FORM)
+
+
+@triton.jit
+def add_packed(sums, block, x, column, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """The sums of rows and of those below after a block of `fetch_packed`.
+
+    x: two words, 8t … 8t + 7 or, where scales are of sixteen, 4t … 4t + 3 of both sixteens; column: columns' scales.
+    """
+    row, below, scale, scale_below = block
     if scales_of(TYPE) == 1:
-        sub, sub_below = tl.split(raw[2])
         dots = half_dots(row, below, x, FORM)
         return (
-            add_halves(sums[0], dots[0], dots[2], sub, raw[3], column, BLOCK, FORM),
-            add_halves(sums[1], dots[1], dots[3], sub_below, raw[3] >> 16, column, BLOCK, FORM),
+            add_halves(sums[0], dots[0], dots[2], scale, column, FORM),
+            add_halves(sums[1], dots[1], dots[3], scale_below, column, FORM),
         )
     else:
         dots = whole_dot(row, below, x, FORM)
         return (
-            add_whole(sums[0], dots[0], dots[2], scale_of(raw, 0, BLOCK, TYPE), column, TYPE, FORM),
-            add_whole(sums[1], dots[1], dots[2], scale_of(raw, 1, BLOCK, TYPE), column, TYPE, FORM),
+            add_whole(sums[0], dots[0], dots[2], scale, column, TYPE, FORM),
+            add_whole(sums[1], dots[1], dots[2], scale_below, column, TYPE, FORM),
         )

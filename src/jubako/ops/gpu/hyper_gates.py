@@ -143,8 +143,8 @@ def pair_sums(
         if has_width(UP, 8):
             y, below = add_bytes(y, below, raws[i], x, d0, d1, FORM)
         else:
-            y, below = add_packed((y, below), raws[i], (x[0], x[1]), d0, 0, UP, FORM)
-            y, below = add_packed((y, below), raws[i], (x[2], x[3]), d1, 1, UP, FORM)
+            y, below = add_packed((y, below), raws[2 * i], (x[0], x[1]), d0, UP, FORM)
+            y, below = add_packed((y, below), raws[2 * i + 1], (x[2], x[3]), d1, UP, FORM)
     return y, below
 
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from .fixed import add_block, fetch_blocks, hold, put
-from .fixed_pairs import add_packed, fetch_packed
+from .fixed_pairs import add_packed, fetch_packed, have_made
 from .hyper_codes import found_block, leave_block, leave_sums
 from .integer import fma
 from .kinds import has_width, scales_of
@@ -59,6 +59,7 @@ def rows_of_part(
     g = tl.arange(0, 8)[None, :, None] * 9 % 8
     w = tl.arange(0, WARPS)[None, None, :]
     PACKED: tl.constexpr = not has_width(DOWN, 8)
+    HALVED: tl.constexpr = scales_of(DOWN) == 1
     PAIRS: tl.constexpr = BLOCKS * TILES // 2
     PLACES: tl.constexpr = WARPS // TILES if PACKED else WARPS  # warps side by side along a row
     first = (part * PLACES + (w // TILES if PACKED else w)) * (PAIRS if PACKED else BLOCKS)
@@ -84,6 +85,8 @@ def rows_of_part(
     strengths = ()  # numbers, which have no order of lanes of their own
     for c in tl.static_range(COLUMNS if PENDING else 0):
         strengths = strengths + (tl.load(inject + tl.minimum(token + c, tokens - 1) * STREAMS + stream),)
+    if PACKED and COLUMNS == 1 and not HALVED:  # else it takes registers that later launches' programs want
+        have_made(raws, room, tokens, FORM)
     hold(tokens, FORM)
     strength = n * 0.0
     for c in tl.static_range(len(strengths)):
@@ -92,7 +95,7 @@ def rows_of_part(
     SUMS: tl.constexpr = BLOCKS * WARPS * COLUMNS * 17
     for i in tl.static_range(BLOCKS):
         x = fresh(numbers[i], strength, PENDING, FORM) * factors[i]
-        leave_block(x, room, i, SCALES, BLOCKS, WARPS, COLUMNS, PACKED and scales_of(DOWN) == 1, FORM)
+        leave_block(x, room, i, SCALES, BLOCKS, WARPS, COLUMNS, HALVED, FORM)
     tl.debug_barrier()
     zero = tl.zeros([4, 8, WARPS], tl.float32)
     ROWS: tl.constexpr = 16 * TILES
@@ -102,7 +105,7 @@ def rows_of_part(
         for i in tl.static_range(PAIRS * 2):
             mine = (i % BLOCKS * WARPS + (w // TILES * TILES + i // BLOCKS)) * COLUMNS
             x, d = found_block(room, mine, t, g, SCALES, COLUMNS, FORM)
-            sums = add_packed(sums, raws[i // 2], x, d, i % 2, DOWN, FORM)
+            sums = add_packed(sums, raws[i], x, d, DOWN, FORM)
         leave_sums(sums, room, SUMS + (w // TILES * COLUMNS + t) * WIDE + (w % TILES * 16 + g), t, COLUMNS, FORM)
     else:
         sums = ()
