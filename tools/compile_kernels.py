@@ -240,6 +240,7 @@ def families() -> dict[str, Callable[[], Any]]:
         "product and mix, 4 columns": lambda: added(4),
         "product and mix, 16 columns": lambda: added(16),
         "experts' sum": summed,
+        "experts of one bit": lambda: parts_of(layer("Q1_0"), room_for(1, HIDDEN, False, cpu), routed(1)),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "rows from the disk": far_rows,
         "argmax": lambda: argmax(torch.zeros(1, 248320)),
