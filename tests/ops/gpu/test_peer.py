@@ -32,7 +32,8 @@ from jubako.ops.gpu.peer_word import SITES
 from jubako.ops.gpu.saved import resume, save
 from jubako.ops.gpu.sequence import GpuState
 from jubako.ops.gpu.state import StatePool
-from jubako.ops.gpu.tiles import TILED, to_tiles
+from jubako.ops.gpu.tiles import TILES, fits, to_tiles
+from jubako.quant import BY_NAME
 
 CPU = torch.device("cpu")
 RATIOS: list[int | None] = [None, None, 4, None, 4, 4]  # five layers and the draft layer
@@ -138,11 +139,13 @@ def mixture(device: torch.device, tokens: int, hidden: int, kind: str, seed: int
 def product(device: torch.device, tokens: int, rows: int, name: str, seed: int) -> Product:
     """Of a matrix in tiles, which goes straight to the other card, or in planes."""
     raw = torch.from_numpy(rows_of(name, (rows,), 256, seed)).to(device)
-    tiled = Matrix(to_tiles(raw), TILED, rows, 256) if name == "Q8_0" else both(name, rows, 256, device, seed)[0]
+    kind, tiled = BY_NAME[name], both(name, rows, 256, device, seed)[0]
+    if fits(kind, 256):
+        tiled = Matrix(to_tiles(raw, kind), TILES[name], rows, 256)
     return Product(tiled, torch.from_numpy(activations(tokens, 256, seed)).to(device))
 
 
-@pytest.mark.parametrize("kind", ["experts of Q4_0", "experts of F16", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("kind", ["experts of Q4_0", "experts of F16", "Q8_0", "Q6_K", "Q4_0"])
 def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str) -> None:
     """By words: one card's go into the other's inbox first, as nobody runs beside the interpreter."""
     tokens, hidden = 2, 256
@@ -158,7 +161,7 @@ def test_each_card_gets_the_sum_of_both(device: torch.device, kind: str) -> None
 
     def side_of(card: int, site: int) -> torch.Tensor:
         part, sent = made(parts[card], sides[card].outbox_of(site))
-        assert sent == (kind in ("experts of Q4_0", "Q8_0"))
+        assert sent == (kind in ("experts of Q4_0", "Q8_0", "Q6_K"))
         exchange(part, sent, sides[card], site, patience=2)
         return part
 
