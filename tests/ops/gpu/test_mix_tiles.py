@@ -91,7 +91,7 @@ def mixed(c: Case, device: torch.device, at: slice = slice(None), cut: Cut | Non
         (3, "F16", 128, Cut(2, 1, 1), ("Q8_0", "Q8_0")),
         (5, None, 64, Cut(1, 1, 4), ("Q8_0", "Q8_0")),
         (1, "F32", 64, None, ("Q6_K", "Q4_0")),
-        (3, None, 64, None, ("Q6_K", "Q4_1")),
+        (2, None, 64, None, ("Q6_K", "Q4_1")),
         (2, None, 128, Cut(4, 1, 2), ("Q4_K", "Q5_0")),
         (1, None, 64, Cut(1, 2, 1), ("Q5_K", "Q5_1")),
         (1, None, 128, Cut(2, 2, 2), ("Q5_1", "Q8_0")),

@@ -28,13 +28,13 @@ def test_right_products_are_believed_and_wrong_ones_noticed(
     proof.tiles_are_right.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["Q6_K", "Q5_1"])
-def test_wrong_mixes_are_noticed(name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_mixes_are_noticed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a type that only mixes take."""
     proof.tiles_are_right.cache_clear()
     monkeypatch.setattr(proof, "SHAPES", ())
     monkeypatch.setattr(proof, "MIX", SMALL)
-    assert proof.tiles_are_right(device, name)
+    assert proof.tiles_are_right(device, "Q5_1")
     proof.tiles_are_right.cache_clear()
     monkeypatch.setattr(proof, "tile_mix", lambda x, mix, fine: tile_mix(x.flip(2), mix, fine))
-    assert not proof.tiles_are_right(device, name)
+    assert not proof.tiles_are_right(device, "Q5_1")
     proof.tiles_are_right.cache_clear()
