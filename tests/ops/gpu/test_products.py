@@ -74,7 +74,7 @@ def planes(name: str, rows: int, cols: int, device: torch.device, seed: int) -> 
 
 
 @pytest.mark.parametrize("name", MULTIPLIED)
-@pytest.mark.parametrize("rows, cols, tokens", [(21, 512, 1), (16, 256, 3), (24, 512, 6), (9, 256, 16)])
+@pytest.mark.parametrize("rows, cols, tokens", [(21, 512, 1), (24, 256, 6), (9, 256, 16)])
 def test_tiles_have_the_bits_of_the_cpu(name: str, rows: int, cols: int, tokens: int, device: torch.device) -> None:
     """In parts of their columns, too."""
     mine, raw = tiles(name, rows, cols, device, 3)
@@ -88,8 +88,7 @@ def test_tiles_have_the_bits_of_the_cpu(name: str, rows: int, cols: int, tokens:
         assert same_bits(parts[u], _cpu.linear(weight(name, np.ascontiguousarray(unit)), part))
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K"])
-@pytest.mark.parametrize("second", ["Q8_0", "Q6_K", "F32"])
+@pytest.mark.parametrize("name, second", [("Q4_K", "Q8_0"), ("Q5_K", "F32"), ("Q6_K", "Q4_K")])
 def test_tiles_of_many_rows_take_a_column_alone(
     name: str, second: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
