@@ -14,7 +14,10 @@ from triton.runtime.jit import JITFunction
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Inside, launches only compile, many at a time; at the end all are ready. What tensors hold is undefined."""
+    """Inside, launches only compile, many at a time; at the end all are ready. What tensors hold is undefined.
+
+    What does not compile raises where it is launched: here it would leave Triton in this mode for good.
+    """
     launch: Callable[..., Any] = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -22,7 +25,7 @@ def compiling() -> Iterator[None]:
 
     JITFunction.run = compile_only
     try:
-        with ThreadPoolExecutor(os.cpu_count()) as pool, triton.AsyncCompileMode(pool):
+        with ThreadPoolExecutor(os.cpu_count()) as pool, triton.AsyncCompileMode(pool, ignore_errors=True):
             yield
     finally:
         JITFunction.run = launch
