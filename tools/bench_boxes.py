@@ -41,7 +41,7 @@ from jubako.place.routing import Popularity, flat, skewed
 
 RATES = Path(__file__).parents[1] / "tests/data/machines/h200.json"
 CONTEXT = 4096
-SETTLING = 64  # steps until the link's share is what it stays
+SETTLING = 96  # steps until the link's share is what it stays
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ class Bench:
     def measure(self, routing: Routing, slots: int, width: int = 1) -> None:
         """Time steps once the share has settled."""
         steps, layers, balance = self.arguments.steps, self.config.layers, self.executor.swaps[0].balance
-        balance.set(0.5)
+        balance.set(0.3)
         self.step(SETTLING, width)
-        before, (uses, absent) = self._work(), self._uses()
+        before, used = self._work(), self._uses()
         start = time.perf_counter()
         self.step(steps, width)
         each = (time.perf_counter() - start) / steps
         requests, experts, seconds, named, early, wanted = self._work() - before
-        now_uses, now_absent = self._uses()
+        used = self._uses() - used
         free, total = torch.cuda.mem_get_info(self.device)
         depth = max(self.state.position - steps * width // 2, 0)
         predicted, limit, expected = self.predict(routing, width, depth)
@@ -167,7 +167,7 @@ class Bench:
                 width=width,
                 milliseconds=1000 * each,
                 tokens_per_second=width / each,
-                hits=1 - (now_absent - absent) / (now_uses - uses),
+                hits=1 - used[self.boxes.residents.where < 0].sum() / used.sum(),
                 early=early / steps / layers,
                 wanted=wanted / max(early, 1),
                 share=balance.share,
@@ -206,10 +206,9 @@ class Bench:
         threads, early = self.boxes.threads, self.boxes.mailbox.state[4:6].tolist()
         return np.array([threads.requests, threads.experts, threads.seconds, threads.named, *early])
 
-    def _uses(self) -> tuple[int, int]:
-        """Uses of experts by steps so far, and those of experts that have no slot now."""
-        counts = self.boxes.counts.cpu().numpy().astype(np.int64)
-        return int(counts.sum()), int(counts[self.boxes.residents.where < 0].sum())
+    def _uses(self) -> np.ndarray:
+        """Uses of each expert by steps so far: [layers, experts]."""
+        return self.boxes.counts.cpu().numpy().astype(np.int64)
 
     def run(self) -> None:
         """Everything, in the order asked for."""
