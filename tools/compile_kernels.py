@@ -91,6 +91,7 @@ def described(kernel: JITFunction, args: tuple[Any, ...], named: dict[str, Any])
     options = {key: value for key, value in named.items() if key not in kernel.arg_names}
     values.update({key: value for key, value in named.items() if key in kernel.arg_names})
     constant = {p.name for p in kernel.params if p.is_constexpr}
+    free = {p.name for p in kernel.params if p.do_not_specialize}
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
@@ -98,6 +99,8 @@ def described(kernel: JITFunction, args: tuple[Any, ...], named: dict[str, Any])
         value = values[name]
         if name in constant:
             signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, int) and value == 1 and name not in free:
+            signature[name], constants[name] = "constexpr", 1
         elif isinstance(value, torch.Tensor):
             signature[name] = "*" + triton.runtime.jit.type_canonicalisation_dict[str(value.dtype).split(".")[-1]]
             attributes[(place,)] = [["tt.divisibility", 16]]

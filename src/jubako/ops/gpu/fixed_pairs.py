@@ -14,7 +14,6 @@ import triton.language as tl
 from .blocks import half, upper_half
 from .integer import fma
 from .kinds import bias_of, blocks_per_d, d_bytes, has_width, minimum_of, scales_of, sub_bytes
-from .room import leave
 from .tensor import plain_dot, words_of
 
 
@@ -218,27 +217,6 @@ def fetch_packed(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE:
     for i in tl.static_range(COUNT):
         blocks = blocks + unpacked(raws[i], TYPE)
     return blocks
-
-
-@triton.jit
-def bits_of(values):
-    """Some number that takes all of a tuple."""
-    every = values[0].to(tl.int32, bitcast=True)
-    for i in tl.static_range(1, len(values)):
-        every ^= values[i].to(tl.int32, bitcast=True)
-    return every
-
-
-@triton.jit
-def have_made(blocks, room, size, FORM: tl.constexpr):
-    """Codes and scales of `fetch_packed` are made in front of this, while other loads are on their way: the assembler
-    would make them where they are wanted. size: never negative, which it can't know; so nothing is left in room."""
-    if FORM == 4:
-        every = bits_of(blocks[0][0])
-        for i in tl.static_range(len(blocks)):
-            block = blocks[i]
-            every ^= bits_of(block[0]) ^ bits_of(block[1]) ^ bits_of(block[2]) ^ bits_of(block[3])
-        leave(room, 0, every, size < 0, FORM)
 
 
 @triton.jit

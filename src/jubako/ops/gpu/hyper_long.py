@@ -15,18 +15,19 @@ import triton
 import triton.language as tl
 
 from .fixed import add_block, fetch_blocks, hold, put
-from .fixed_pairs import add_packed, fetch_packed, have_made
+from .fixed_pairs import add_packed, fetch_packed
 from .hyper_codes import found_block, leave_block, leave_sums
 from .integer import fma
 from .kinds import has_width, scales_of
 from .plain import numbers_at
 from .room import added, elsewhere, found, leave, own_room
 from .target import release, target, wait
-from .tiles import TILED
+from .tiles import TILED, TILES
 
 if TYPE_CHECKING:
     from .hyper import HyperMix
 
+NARROW = (TILES["Q8_0"], TILES["Q6_K"])  # a single column of others is faster in whole programs
 REST = tl.constexpr(16)  # values of a part behind its rows: the sum of squares, those of up to seven rows more, a gap
 
 
@@ -85,8 +86,6 @@ def rows_of_part(
     strengths = ()  # numbers, which have no order of lanes of their own
     for c in tl.static_range(COLUMNS if PENDING else 0):
         strengths = strengths + (tl.load(inject + tl.minimum(token + c, tokens - 1) * STREAMS + stream),)
-    if PACKED and COLUMNS == 1 and not HALVED:  # else it takes registers that later launches' programs want
-        have_made(raws, room, tokens, FORM)
     hold(tokens, FORM)
     strength = n * 0.0
     for c in tl.static_range(len(strengths)):
@@ -233,9 +232,9 @@ class Cut:
 
 
 def cut_for(mix: HyperMix, columns: int) -> Cut:
-    """The widest cut that divides a stream; a single column's programs are half as wide, and add up in the same order
-    unless sums have factors of their own."""
-    widest = 4 if columns == 1 and mix.down.scale is None else 8
+    """The widest cut that divides a stream; a single column's programs are half as wide for some types, and add up in
+    the same order unless sums have factors of their own."""
+    widest = 4 if columns == 1 and mix.down.scale is None and mix.down.type in NARROW else 8
     for blocks in (5, 4, 2, 1):
         for warps in (8, 4, 2, 1):
             if mix.hidden % (warps * blocks * 32) == 0:
