@@ -188,7 +188,7 @@ def column_step(sums, raw, column, zero, TYPE: tl.constexpr, FORM: tl.constexpr)
 
 @triton.jit
 def column_products(
-    base, rows, units, top, x, first,
+    base, rows, units, top, x, tokens, first,
     UNITS: tl.constexpr, STEP: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Partial sums of sixteen rows as `column_step` orders them, over UNITS units from `first` on."""
@@ -198,7 +198,7 @@ def column_products(
         raws = fetch_pairs(base, rows, units, top, u, STEP, TYPE)
         wait(OVERLAP)  # later ones pass at once
         columns = fetch_column(x, u, STEP, TYPE)
-        zero = all_quants_there(columns, x[3])  # a single token is a constant, blocks are not
+        zero = all_quants_there(columns, tokens)
         for i in tl.static_range(STEP):
             sums = column_step(sums, raws[i], columns[i], zero, TYPE, FORM)
     return sums

@@ -44,7 +44,7 @@ def sixteen_rows(
     """Sixteen rows from `top` on of a matrix in tiles times all columns, over UNITS units from `first` on, into out.
     sent: see `store_rows`; ALONE: see `TileCut`."""
     if ALONE and not is_(TYPE, "Q8_0"):
-        sums = column_products(base, rows, blocks // 8, top, x, first, UNITS, STEP, TYPE, FORM, OVERLAP)
+        sums = column_products(base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, TYPE, FORM, OVERLAP)
         for below in tl.static_range(2):
             y = column_tree(sums[below], sums[2 + below])
             store_rows(

@@ -110,15 +110,15 @@ def high_of(x):
 
 
 @triton.jit
-def all_quants_there(units, count):
-    """`tensor.all_there` of `fetch_quant_columns`; count: a number below 2^30 that the compiler does not know."""
+def all_quants_there(units, tokens):
+    """`tensor.all_there` of `fetch_quant_columns`."""
     every = low_of(units[0][1])
     for i in tl.static_range(len(units)):
         own = units[i][0]
         every |= own[0] | own[2] | low_of(units[i][1]) | low_of(units[i][2]) | low_of(units[i][3])
         if len(own) == 4:
             every |= own[1] | own[3]
-    return every & (count >> 30)
+    return every & (tokens >> 30)
 
 
 @triton.jit
