@@ -77,7 +77,7 @@ def four_rows(
     UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """What `expert_rows.side_by_side` gives, in the first warp, which goes on alone. room: of 2·TILE words."""
+    """What `expert_rows.side_by_side` gives, of 32 rows in the first warp, which goes on alone. room: of 2·TILE words."""
     ROWS: tl.constexpr = TILE // 2
     raws = ()
     for i in tl.static_range(STEP):
@@ -101,6 +101,7 @@ def four_rows(
     for g in tl.static_range(4):
         leave(room, g * ROWS + n, single_tree(sums[g], ROWS), n >= 0, FORM)
     tl.debug_barrier()
-    first_warp(FORM)
+    if TILE == 32:  # a warp's lanes
+        first_warp(FORM)
     i = tl.arange(0, TILE)
     return found(room, i, FORM), found(room, TILE + i, FORM)
