@@ -77,7 +77,7 @@ def four_rows(
     UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """What `expert_rows.side_by_side` gives, of 32 rows in the first warp, which goes on alone. room: of 2·TILE words."""
+    """What `expert_rows.side_by_side` gives; of 32 rows the first warp alone gets them and goes on. room: words."""
     ROWS: tl.constexpr = TILE // 2
     raws = ()
     for i in tl.static_range(STEP):
