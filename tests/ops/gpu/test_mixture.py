@@ -81,11 +81,12 @@ def test_bits_however_it_is_cut(apart: int, words: int, each: int, device: torch
     assert same_bits(experts(case.layer, case.input(), case.routed(), cut), case.wanted())
 
 
-@pytest.mark.parametrize(("apart", "hidden"), [(2, 768), (10, 768), (10, 256)])
-def test_bits_of_four_rows_a_lane(apart: int, hidden: int, device: torch.device) -> None:
-    """Codes of one bit: one or all units of a row together."""
+@pytest.mark.parametrize("tile", [32, 64])
+@pytest.mark.parametrize("hidden", [256, 768, 1024])
+def test_bits_of_four_rows_a_lane(hidden: int, tile: int, device: torch.device) -> None:
+    """Codes of one bit, rows of one, three and four units; tiles of a warp's lanes and of more."""
     case = mixture("Q1_0", "Q1_0", "Q8_0", 1, device, 128, hidden=hidden)
-    cut = Cut(apart=apart, tile=64, rows=128, groups=2)
+    cut = Cut(apart=10, tile=tile, rows=128, groups=2)
     assert cut.in_fours(case.layer.routed) and not cut.in_fours(case.layer.shared)
     assert same_bits(experts(case.layer, case.input(), case.routed(), cut), case.wanted())
 

@@ -1,7 +1,8 @@
 """Rows of an expert's gate and up times one column where codes have a bit each: lanes have four rows.
 
 With so little to read it is the column that takes a launch's time, which each lane reads for itself: here for four rows
-at once. Codes are masked out where they lie, and only one warp of a program makes its hidden values.
+at once. It is asked for first; else its loads would wait behind the weights'. Codes are masked out where they lie, and
+only one warp of a program makes its hidden values.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -20,6 +21,7 @@ from .single import meet_single, no_sums, single_columns, single_tree
 from .target import release, wait
 
 LANE_ROWS = 4  # two of gate and two of up
+AT_ONCE = 2  # units that are on their way together: of rows, and of the column before an expert's slot is known
 
 
 @triton.jit
@@ -73,11 +75,14 @@ def first_warp(FORM: tl.constexpr):
 
 @triton.jit
 def four_rows(
-    gate, apart, rows, blocks, top, x, token, room,
+    gate, apart, rows, blocks, top, x, token, given, room,
     UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """What `expert_rows.side_by_side` gives; of 32 rows the first warp alone gets them and goes on. room: words."""
+    """What `expert_rows.side_by_side` gives; of 32 rows the first warp alone gets them and goes on. room: words.
+
+    given: first units of the column (a tuple) that are on their way since before the rows were known.
+    """
     ROWS: tl.constexpr = TILE // 2
     raws = ()
     for i in tl.static_range(STEP):
@@ -86,17 +91,30 @@ def four_rows(
     release(OVERLAP)
     keep_order(FORM)
     sums = no_sums(4, ROWS, TYPE)
-    for first in range(0, UNITS - STEP, STEP):
-        following = ()
+    if len(given) > 0:
+        for u in tl.static_range(UNITS):
+            if u < len(given):  # noqa: SIM108
+                unit = given[u]
+            else:
+                unit = single_columns(x, token, u, 1, ROWS, TYPE, EVEN)[0]
+            sums = meet_unit(sums, raws[u], unit, token, TYPE, FORM)
+            if u + STEP < UNITS:
+                raws = raws + (fetch_both(gate, apart, rows, blocks, top, u + STEP, TILE, TYPE, EVEN),)
+                keep_order(FORM)
+    else:
+        for first in range(0, UNITS - STEP, STEP):
+            following = ()
+            for i in tl.static_range(STEP):
+                unit = single_columns(x, token, first + i, 1, ROWS, TYPE, EVEN)[0]
+                sums = meet_unit(sums, raws[i], unit, token, TYPE, FORM)
+                following = following + (
+                    fetch_both(gate, apart, rows, blocks, top, first + STEP + i, TILE, TYPE, EVEN),
+                )
+                keep_order(FORM)
+            raws = following
         for i in tl.static_range(STEP):
-            unit = single_columns(x, token, first + i, 1, ROWS, TYPE, EVEN)[0]
+            unit = single_columns(x, token, UNITS - STEP + i, 1, ROWS, TYPE, EVEN)[0]
             sums = meet_unit(sums, raws[i], unit, token, TYPE, FORM)
-            following = following + (fetch_both(gate, apart, rows, blocks, top, first + STEP + i, TILE, TYPE, EVEN),)
-            keep_order(FORM)
-        raws = following
-    for i in tl.static_range(STEP):
-        unit = single_columns(x, token, UNITS - STEP + i, 1, ROWS, TYPE, EVEN)[0]
-        sums = meet_unit(sums, raws[i], unit, token, TYPE, FORM)
     n = tl.arange(0, ROWS)
     for g in tl.static_range(4):
         leave(room, g * ROWS + n, single_tree(sums[g], ROWS), n >= 0, FORM)

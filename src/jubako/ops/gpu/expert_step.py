@@ -17,7 +17,7 @@ import triton.language as tl
 
 from .activation import Quantised, room_for, store_blocks
 from .cuts import divisor
-from .expert_few_bits import LANE_ROWS, four_rows
+from .expert_few_bits import AT_ONCE, LANE_ROWS, four_rows
 from .expert_rows import gate_and_up, side_by_side
 from .mathfun import silu
 from .planar import LAYOUTS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @triton.jit
 def hidden_tile(
-    gate, up_at, scales, rows, blocks, tile, x, token, use, to, room,
+    gate, up_at, scales, rows, blocks, tile, x, token, given, use, to, room,
     UNITS: tl.constexpr, STEP: tl.constexpr, GATE: tl.constexpr, UP: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, APART: tl.constexpr, FOUR: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
@@ -40,7 +40,9 @@ def hidden_tile(
     """silu(gate)·up of TILE rows of one expert for one token, quantised into use `use` of `to`."""
     top = tile * TILE
     if FOUR and GATE == UP:
-        a, b = four_rows(gate, up_at, rows, blocks, top, x, token, room, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP)
+        a, b = four_rows(
+            gate, up_at, rows, blocks, top, x, token, given, room, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP
+        )
     elif APART and GATE == UP:
         a, b = side_by_side(gate, up_at, rows, blocks, top, x, token, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP)
     else:
@@ -65,8 +67,8 @@ def gate_up_kernel(
     hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks: tl.constexpr, rooms,
     UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, GATE: tl.constexpr,
     UP: tl.constexpr, SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
-    SHARED_SCALED: tl.constexpr, APART: tl.constexpr, FOUR: tl.constexpr, TILE: tl.constexpr, EACH: tl.constexpr,
-    FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    SHARED_SCALED: tl.constexpr, APART: tl.constexpr, FOUR: tl.constexpr, AT_ONCE: tl.constexpr, TILE: tl.constexpr,
+    EACH: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, use): the shared expert's uses come first, and need not wait to fetch weights.
 
@@ -85,7 +87,7 @@ def gate_up_kernel(
     if use < 0:
         if tile * TILE < shared_rows:
             hidden_tile(
-                shared, shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens,
+                shared, shared_up_at, shared_scales, shared_rows, blocks, tile, x, use + tokens, (),
                 use + tokens + uses, to, room, UNITS, SHARED_STEP, SHARED_GATE, SHARED_UP, EVEN, SHARED_SCALED,
                 APART, FOUR, TILE, EACH, FORM, OVERLAP,
             )  # fmt: skip
@@ -96,10 +98,13 @@ def gate_up_kernel(
         release(OVERLAP)
         if tile * TILE < rows:
             slot = tl.load(slots + use)
+            given = ()
+            if FOUR and GATE == UP:
+                given = single_columns(x, use // chosen, 0, AT_ONCE, TILE // 2, GATE, EVEN)
             if slot >= 0:
                 base = pool + slot.to(tl.int64) * slot_bytes
                 hidden_tile(
-                    base, up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, use, to,
+                    base, up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, given, use, to,
                     room, UNITS, STEP, GATE, UP, EVEN, SCALED, APART, FOUR, TILE, EACH, FORM, False,
                 )  # fmt: skip
 
@@ -166,7 +171,7 @@ def down_kernel(
 @dataclass(frozen=True)
 class Cut:
     """apart: 32-bit words of a row that are fetched together, two units at least, where gate and up, if of one type,
-    have lanes of their own (of codes of one bit LANE_ROWS rows a lane); 0 if they share lanes. Then words: of both on
+    have lanes of their own (codes of one bit: expert_few_bits.py); 0 if they share lanes. Then words: of both on
     their way together, at most; shared: of the shared expert; each: rows of both that a lane has. tile: rows of a
     program, in blocks of 32; rows, groups: groups of rows of a program of the down product."""
 
@@ -183,7 +188,7 @@ class Cut:
         kinds = (slots.shape.gate, slots.shape.up)
         sizes = [LAYOUTS[kind.name].row_bytes(256) for kind in kinds]
         if self.apart and kinds[0] == kinds[1]:
-            return divisor(units, max(2, self.apart // -(-sizes[0] // 32)))
+            return divisor(units, AT_ONCE if self.in_fours(slots) else max(2, self.apart // -(-sizes[0] // 32)))
         return divisor(units, max(1, most // (sum(sizes) // 32)))
 
     def in_fours(self, slots: Slots) -> bool:
@@ -225,8 +230,9 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
         UNITS=units, STEP=cut.step(units, cut.words, mine), SHARED_STEP=cut.step(units, cut.shared, shared),
         GATE=shape.gate.id, UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id,
         EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None,
-        APART=cut.apart > 0, FOUR=four, TILE=cut.tile, EACH=LANE_ROWS // 2 if four else cut.each, FORM=to.one_column,
-        OVERLAP=to.overlap, num_warps=cut.warps(four), **to.options,
+        APART=cut.apart > 0, FOUR=four, AT_ONCE=min(AT_ONCE, units), TILE=cut.tile,
+        EACH=LANE_ROWS // 2 if four else cut.each, FORM=to.one_column, OVERLAP=to.overlap,
+        num_warps=cut.warps(four), **to.options,
     )  # fmt: skip
     return hidden
 
