@@ -15,6 +15,8 @@ from .blocks import half, upper_half
 from .integer import fma
 from .kinds import bias_of, blocks_per_d, d_bytes, has_width, minimum_of, scales_of, sub_bytes
 from .tensor import plain_dot, words_of
+from .tile_quants import shifted
+from .tile_steps import plain_half_dot
 
 
 @triton.jit
@@ -68,21 +70,15 @@ def fetch_scales(base, tile, pairs, pair, g, TYPE: tl.constexpr):
 
 
 @triton.jit
-def moved(x, LEFT: tl.constexpr):
-    """x shifted to the left, or to the right by what is below zero."""
-    return x << LEFT if LEFT >= 0 else x >> (0 - LEFT)
-
-
-@triton.jit
 def codes_of(nibbles, more, BELOW: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr):
     """Both words of a row's block: its low nibbles' and its high nibbles', a byte a code."""
     low, high = nibbles & 0x0F0F0F0F, (nibbles >> 4) & 0x0F0F0F0F
     if has_width(TYPE, 2):
-        low |= moved(more, 4 - 4 * BLOCK) & 0x30303030
-        high |= moved(more, 2 - 4 * BLOCK) & 0x30303030
+        low |= shifted(more, 4 - 4 * BLOCK) & 0x30303030
+        high |= shifted(more, 2 - 4 * BLOCK) & 0x30303030
     elif has_width(TYPE, 1):
-        low |= moved(more, 4 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
-        high |= moved(more, 3 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
+        low |= shifted(more, 4 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
+        high |= shifted(more, 3 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
     return low, high
 
 
@@ -139,14 +135,13 @@ def half_dots(row, below, x, FORM: tl.constexpr):
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        none = row[0] * 0
-        bias = none + 0x20202020
-        first, second = plain_dot(bias, none, x[0], x[0], FORM), plain_dot(bias, none, x[1], x[1], FORM)
+        bias = row[0] * 0 + 0x20202020
+        first, second = plain_half_dot(bias, x[0], FORM), plain_half_dot(bias, x[1], FORM)
         return (
-            plain_dot(row[0], none, x[0], x[0], FORM) - first,
-            plain_dot(below[0], none, x[0], x[0], FORM) - first,
-            plain_dot(row[1], none, x[1], x[1], FORM) - second,
-            plain_dot(below[1], none, x[1], x[1], FORM) - second,
+            plain_half_dot(row[0], x[0], FORM) - first,
+            plain_half_dot(below[0], x[0], FORM) - first,
+            plain_half_dot(row[1], x[1], FORM) - second,
+            plain_half_dot(below[1], x[1], FORM) - second,
         )
 
 

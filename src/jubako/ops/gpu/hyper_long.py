@@ -27,7 +27,7 @@ from .tiles import TILED, TILES
 if TYPE_CHECKING:
     from .hyper import HyperMix
 
-NARROW = (TILES["Q8_0"], TILES["Q6_K"])  # a single column of others is faster in whole programs
+NARROW = (TILED, TILES["Q6_K"])  # a single column of others is faster in whole programs
 REST = tl.constexpr(16)  # values of a part behind its rows: the sum of squares, those of up to seven rows more, a gap
 
 

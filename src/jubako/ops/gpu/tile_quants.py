@@ -8,6 +8,7 @@ import triton.language as tl
 
 from .blocks import half, upper_half
 from .kinds import bytes_before, d_bytes, has_width, minimum_of, scales_of
+from .tensor import words_of
 
 
 @triton.jit
@@ -148,9 +149,7 @@ def bytes_of(nibbles, two, bit, BELOW: tl.constexpr, B: tl.constexpr, H: tl.cons
 def quant_words(raw, TYPE: tl.constexpr):
     """Codes of a unit's pairs: four words of a row, four of the row below."""
     nibbles, twos, bit, _, _ = raw
-    even, odd = tl.split(tl.reshape(nibbles, [4, 8, nibbles.shape[2], 2, 2]))
-    first, first_below = tl.split(even)
-    second, second_below = tl.split(odd)
+    first, second, first_below, second_below = words_of(nibbles)
     two, two_below = twos, twos
     if has_width(TYPE, 2):
         two, two_below = low_of(twos) ^ ~0x55555555, high_of(twos) ^ ~0x55555555
