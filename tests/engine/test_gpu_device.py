@@ -190,6 +190,7 @@ class Short:
 
     def __init__(self, room: int) -> None:
         self.room, self.context, self.piece, self.chunk = room, 100_000, 8192, 8192
+        self.boxes: list[object] = []
         self.read: list[int] = []
 
     def prepare(self, prompts: tuple[int, ...]) -> None:

@@ -188,7 +188,8 @@ def _planned(
 
 def make_ready(executor: GpuExecutor, more: int = 0, **options: Any) -> None:
     """Capture steps and read a first chunk or piece of a prompt and so many tokens more; shorter ones where memory
-    lacks for what was planned. Then prompts of some shorter lengths, for which kernels are cut otherwise.
+    lacks for what was planned. Then, unless each would bring all absent experts to the card, prompts of some shorter
+    lengths, for which kernels are cut otherwise.
 
     options: of `GpuExecutor.prepare`. Raises MachineError where it lacks for the shortest.
     """
@@ -196,9 +197,8 @@ def make_ready(executor: GpuExecutor, more: int = 0, **options: Any) -> None:
         chunk = executor.chunk
         try:
             longest = min(executor.piece, chunk) + more
-            return executor.prepare(
-                prompts=(longest, *(n for n in OTHER_CUTS if n < min(longest, executor.context))), **options
-            )
+            others = () if executor.boxes else (n for n in OTHER_CUTS if n < min(longest, executor.context))
+            return executor.prepare(prompts=(longest, *others), **options)
         except MachineError as error:
             if executor.chunk == chunk:
                 raise
