@@ -128,8 +128,17 @@ def test_a_card_that_is_too_small_leaves_the_cpu() -> None:
     kept(plan)
     assert plan.device == "cpu" and "The GPU is not used" in plan.notes[0] and "4.0 GB may be used" in plan.notes[0]
     assert not make_plan(census(), machine(1), Wish(vram=4 * GB, gpus=(0,))).fits
+    needed = make_plan(census(), machine(1), Wish(vram=4 * GB)).notes[0].split(" of video memory")[0]
     nothing = make_plan(census(), machine(1), Wish(vram=0))
-    assert nothing.device == "cpu" and "0 kB may be used" in nothing.notes[0]
+    assert nothing.device == "cpu" and nothing.notes[0] == f"{needed} of video memory are needed and 0 kB may be used."
+
+
+@pytest.mark.parametrize("wish", [Wish(ram=GB), Wish(ram=3 * GB, slots=10), Wish(ram=GB, slots=10)])
+def test_a_large_card_beside_hardly_any_memory(wish: Wish) -> None:
+    """The process itself takes 2.6 GB, and what is in no slot must lie somewhere."""
+    plan = make_plan(census(), machine(1), replace(wish, gpus=(0,)))
+    assert not plan.fits and "of RAM are needed beside the card" in plan.short
+    kept(make_plan(census(), machine(1), Wish(ram=3 * GB)))
 
 
 def test_a_ring_is_as_large_as_the_streams() -> None:

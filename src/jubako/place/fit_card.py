@@ -67,8 +67,10 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
     few_experts = sum(2 * config.experts_used * shape.record for shape in census.experts)
     # what all experts in slots would leave for keys and values, which are spread evenly
     beside = min(int((own - config.experts * c.slots) / c.share) for c, own in zip(cards, rooms, strict=True))
-    if ram < HOST + few_experts and beside < 0:
-        needed = size_text(HOST + few_experts)
+    in_slots = beside >= 0 and (wish.slots is None or wish.slots >= config.experts)
+    least = HOST if in_slots else HOST + few_experts
+    if ram < least:
+        needed = size_text(least)
         raise Short(f"{needed} of RAM are needed beside the card and {size_text(ram)} may be used")
     share = beside if beside >= USUAL_CONTEXT * each else room // KV_SHARE
     spare = ram - HOST - census.expert_bytes  # what nobody asks for leaves experts where they are
@@ -128,8 +130,8 @@ def _cards(census: Census, wish: Wish, rates: Sequence[CardRates], numbers: Sequ
     """The layers of each card, in proportion to its memory."""
     most = [card.total if wish.vram is None else wish.vram for card in rates]
     limits = [max(min(card.free - RESERVE, limit), 0) for card, limit in zip(rates, most, strict=True)]
-    layers, total = len(census.experts), max(sum(limits), 1)
-    ends = [round(layers * sum(limits[: i + 1]) / total) for i in range(len(rates))]
+    layers, weights = len(census.experts), limits if any(limits) else [1] * len(limits)
+    ends = [round(layers * sum(weights[: i + 1]) / sum(weights)) for i in range(len(rates))]
     dense = sum(card_bytes(matrix) for matrix in census.stored)
     cards = []
     for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):

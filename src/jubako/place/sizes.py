@@ -6,7 +6,7 @@ import re
 
 from ..errors import RequestError
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.I)
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.I)
 
 
 def parse_size(text: str, name: str = "size") -> int:
