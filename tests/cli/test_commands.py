@@ -1,6 +1,7 @@
 """The commands as a shell calls them: output, exit codes, and errors without a traceback."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from jubako.errors import RequestError, TemplateError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
 MODEL = str(TINY / "tiny-bf16.gguf")
+FIGURES = TINY.parent / "machines" / "h200.json"
 
 
 def jubako(*words: str, stdin: str = "", module: str = "jubako.cli") -> subprocess.CompletedProcess[str]:
@@ -165,6 +167,18 @@ def test_a_terminal_without_utf8_and_garbage_on_standard_input_are_no_errors(tmp
         )
     assert result.returncode == 0, result.stderr
     assert result.stdout.isascii() and b"answer 40 tokens" in result.stderr
+
+
+def test_bars_in_ascii_still_show_what_is_free() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "jubako.cli", "plan", MODEL, "--machine", str(FIGURES), "--gpus", "none", "--no-terms"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert result.returncode == 0
+    assert re.search(r"^RAM +#+\.+ .* of 120 GB$", result.stdout, re.M) and "* process" in result.stdout
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -25,6 +26,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+PLAIN = str.maketrans("█░■·…≈–—×µ", "#.*-.~--xu")  # for terminals that have only ASCII
 
 COMMANDS = ("serve", "run", "chat", "inspect", "synth", "bench", "probe", "plan", "check", "pull")
 
@@ -367,13 +370,22 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _prepare_streams() -> None:
-    """Terminals without UTF-8 and input that is none must not end a command; nor must closed streams."""
+    """Terminals without UTF-8 or width and input that is none must not end a command; nor must closed streams."""
+    codecs.register_error("jubako", _in_ascii)
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="replace" if mode == "r" else "jubako")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """What stands for the characters that a stream can't write."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(c if c.isascii() else "?" for c in error.object[error.start : error.end].translate(PLAIN)), error.end
 
 
 def _explain(error: Exception) -> NoReturn:
