@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ from tokenizers import models, pre_tokenizers
 from vocabularies import GOLDEN, SPECIALS, needs_golden, real_metadata, small_metadata, tiny_metadata
 
 from jubako.errors import RequestError
+from jubako.text import tokenizer as tokenizer_module
 from jubako.text.stop import StopMatcher
 from jubako.text.tokenizer import StreamDecoder, Tokenizer
+from jubako.text.vocabulary import PATTERNS
 
 SMALL = Tokenizer.from_metadata(small_metadata())
 TINY = Tokenizer.from_metadata(tiny_metadata())
@@ -93,6 +97,30 @@ def test_special_tokens_are_found_as_the_library_finds_them(text: str) -> None:
         plain = tokenizer.encode(text)
         assert not tokenizer.special_ids & set(plain)
         assert tokenizer.decode(plain) == text
+
+
+@given(st.text(st.sampled_from("aZ9é字яあ가 \n\t\r，。、.,'s\u0301\u3000_<|-")))
+@settings(max_examples=300, deadline=None)
+def test_where_long_text_is_cut_a_piece_ends_anyway(text: str) -> None:
+    cuts = [cut.start() for cut in tokenizer_module._CUT.finditer(text)]
+    for pattern in PATTERNS.values():
+        pieces = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated").pre_tokenize_str(text)
+        assert {start for _, (start, _) in pieces} >= set(cuts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_module, "_LONG", 3)
+        pieced = TINY.encode(text)
+    assert pieced == TINY.encode(text)
+
+
+def test_long_text_keeps_no_other_thread_waiting() -> None:
+    """A server has answers to stream while somebody's file is cut into tokens."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(TINY.encode, "word and " * 60_000)
+        turns = 0
+        while not running.done():
+            time.sleep(0.001)
+            turns += 1
+    assert turns > 10 and len(running.result()) > 100_000
 
 
 def test_special_tokens_only_within_trusted_spans() -> None:
