@@ -99,7 +99,7 @@ def test_special_tokens_are_found_as_the_library_finds_them(text: str) -> None:
         assert tokenizer.decode(plain) == text
 
 
-@given(st.text(st.sampled_from("aZ9é字яあ가 \n\t\r，。、.,'s\u0301\u3000_<|-")))
+@given(st.text(st.sampled_from("aZ90é字яあ가\0~[@+/ \n\t\r，。、.,'s\u0301\u3000_<|-")))
 @settings(max_examples=300, deadline=None)
 def test_where_long_text_is_cut_a_piece_ends_anyway(text: str) -> None:
     cuts = [cut.start() for cut in tokenizer_module._CUT.finditer(text)]

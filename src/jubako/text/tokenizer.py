@@ -19,8 +19,8 @@ from tokenizers import models, pre_tokenizers
 from ..errors import RequestError
 from .vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, byte_alphabet
 
-# Between these two characters every one of PATTERNS ends a piece, and none looks back: long text is cut there.
-_CUT = re.compile(r"(?<=[0-9A-Za-zа-яぁ-ん一-龥가-힣])(?=[ \n，。、])")
+# Where every one of PATTERNS ends a piece, and none looks back: behind a letter without marks, behind a digit.
+_CUT = re.compile(r"(?<=[A-Za-zа-яぁ-ん一-龥가-힣])(?=[\x00-@\[-`{-\x7f，。、])|(?<=[0-9])")
 _LONG = 1 << 18  # characters encoded at a time, or a few more: the library holds some 200 bytes a token meanwhile
 _TURN_ENDS = ("<|im_end|>", "<|endoftext|>")
 
