@@ -105,7 +105,7 @@ def test_where_long_text_is_cut_a_piece_ends_anyway(text: str) -> None:
     cuts = [cut.start() for cut in tokenizer_module._CUT.finditer(text)]
     for pattern in PATTERNS.values():
         pieces = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated").pre_tokenize_str(text)
-        assert {start for _, (start, _) in pieces} >= set(cuts)
+        assert {len(text), *(start for _, (start, _) in pieces)} >= set(cuts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer_module, "_LONG", 3)
         pieced = TINY.encode(text)
