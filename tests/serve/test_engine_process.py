@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +21,9 @@ import httpx
 import openai
 import pytest
 from server_process import SMALL, TINY, Server, start_server
+
+from jubako.serve.protocol import Start, frame
+from jubako.serve.supervisor import Engine
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,10 @@ def _bars(server: Server) -> dict[str, int]:
     names = "<|im_end|><|endoftext|>"
     ids = server.post("/tokenize", {"content": names, "parse_special": True}).json()["tokens"]
     return {str(id): -100 for id in ids}
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def running(server: Server) -> int:
@@ -193,6 +203,51 @@ def test_the_engine_ends_when_its_server_is_killed(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+def test_an_engine_whose_server_has_gone_ends_quietly() -> None:
+    """Before it was told what to load, and while it loads."""
+    for first in (b"", frame(Start((str(SMALL),)))):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            words = [sys.executable, "-m", "jubako.serve.engine", str(theirs.fileno()), "info"]
+            engine = subprocess.Popen(words, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, env=_environment())
+        ours.sendall(first)
+        ours.close()
+        assert engine.communicate(timeout=60)[1].decode() == ""
+
+
+def test_a_terminals_interrupt_is_for_the_server_alone(tmp_path: Path) -> None:
+    """The engine that is just starting does not hear of it and has nothing to say."""
+    words = [sys.executable, "-m", "jubako.cli", "serve", str(SMALL), "--port", "0", "--sessions-gb", "0"]
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, env=_environment(), start_new_session=True)
+    try:
+        while not (engines := Server(server, 0, tmp_path).children()):
+            time.sleep(0.01)
+        assert os.getpgid(engines[0]) != server.pid
+        os.killpg(server.pid, signal.SIGINT)
+        assert "Traceback" not in server.communicate(timeout=30)[1].decode() and server.returncode in (
+            130,
+            -signal.SIGINT,
+        )
+    finally:
+        server.kill()
+
+
+def test_an_engine_that_can_not_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*words: str, **options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    async def problem() -> str:
+        engine = Engine(Start((str(SMALL),)))
+        engine.start()
+        await asyncio.wait_for(engine.launched(), 5)
+        assert not await engine.settled()
+        await engine.stop()
+        return engine.problem
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    assert asyncio.run(problem()) == "the engine can't be started: Resource temporarily unavailable"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -202,9 +257,8 @@ def test_the_engine_ends_when_its_server_is_killed(tmp_path: Path) -> None:
     ],
 )
 def test_what_can_not_be_served_is_one_clear_line(words: list[str], says: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "jubako.cli", "serve", "--port", "0", "--log-level", "error", *words]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=_environment())
     assert result.returncode == 1
     assert says in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
@@ -212,6 +266,6 @@ def test_what_can_not_be_served_is_one_clear_line(words: list[str], says: str) -
 
 def test_the_server_needs_no_engine_code() -> None:
     code = "import sys, jubako.cli.serve; print({'torch', 'jubako._cpu', 'jubako.engine'} & set(sys.modules))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    words = [sys.executable, "-c", code]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60, env=_environment())
     assert result.stdout.strip() == "set()"

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,9 +34,9 @@ def run(connection: socket.socket) -> int:
     """
     began = time.monotonic()
     channel: Channel[Command] = Channel(connection, Command)
-    start = channel.receive(wait=True)[0]
-    assert isinstance(start, Start)
     try:
+        start = channel.receive(wait=True)[0]
+        assert isinstance(start, Start)
         channel.send(Loading("starting the engine"))
         from ..engine.model import load
         from ..text.grammar import warm
@@ -56,11 +57,14 @@ def run(connection: socket.socket) -> int:
         scheduler = _schedule(model, start)
         if model.tokenizer:
             warm(model.tokenizer)  # the first answer of a given form would wait for it otherwise
+    except EOFError:
+        return 0  # the server has gone before it said anything
     except (JubakoError, OSError, MemoryError) as error:
-        channel.send(Broken(str(error) or type(error).__name__))
+        with suppress(ConnectionError):  # it may be the server that has gone
+            channel.send(Broken(str(error) or type(error).__name__))
         return 1
-    channel.send(Ready(model.context, model.config.vocabulary, start.sequences, time.monotonic() - began))
     try:
+        channel.send(Ready(model.context, model.config.vocabulary, start.sequences, time.monotonic() - began))
         while _take_commands(channel, scheduler):
             if scheduler.busy and (events := scheduler.step()):
                 channel.send(Happened(tuple(events)))
@@ -107,7 +111,7 @@ def _schedule(model: Model, start: Start) -> Scheduler:
 def main() -> None:
     """Take the socket and the level of the log from the command line.
 
-    Ctrl-C in a terminal reaches every process, and so does systemd's stop; here the server decides.
+    What systemd sends to stop a service reaches every process; here the server decides.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

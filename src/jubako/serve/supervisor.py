@@ -164,19 +164,31 @@ class Engine:
         self._broken = ""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                str(theirs.fileno()),
-                self._log_level,
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    str(theirs.fileno()),
+                    self._log_level,
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,  # a terminal's Ctrl-C is for the server alone
+                )
+            except OSError as error:  # no more processes, no memory for one
+                ours.close()
+                self.problem = f"the engine can't be started: {error.strerror}"
+                log.error(self.problem)
+                if self.ready is None:
+                    self._become("failed")
+                return
         _, self._wire = await asyncio.get_running_loop().create_connection(lambda: Wire(self._take), sock=ours)
         self._send(self._start)
         self._become("loading", "starting the engine")
         try:
             await self._wire.gone
+        except asyncio.CancelledError:  # a second Ctrl-C: the server ends at once
+            self._become("stopped")
+            raise
         finally:
             await self._bury()
 
