@@ -93,6 +93,7 @@ def test_errors_are_one_clear_line_and_exit_code_1(words: tuple[str, ...], says:
 def test_wrong_usage_has_exit_code_2() -> None:
     assert jubako("run", "--no-such-option", "x").returncode == 2
     assert jubako("nonsense").returncode == 2
+    assert jubako("serve", "--sessions-gb", "1e300").returncode == 2
 
 
 def test_bench_on_a_gpu_is_told_of_types_and_drafts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,6 +254,8 @@ def test_an_engine_that_can_not_be_started_is_said(monkeypatch: pytest.MonkeyPat
         (["nothing-here.gguf"], "nothing-here.gguf"),
         ([str(TINY), "--context", "99999999"], "context is 99999999"),
         ([str(SMALL), "--host", "0.0.0.0"], "needs a key"),
+        ([str(SMALL), "--allow-host", "my.host:80"], "--allow-host is 'my.host:80'; a name without port"),
+        ([str(SMALL), "--cors-origin", "my.site"], "--cors-origin is 'my.site'; a site is expected"),
     ],
 )
 def test_what_can_not_be_served_is_one_clear_line(words: list[str], says: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core import SamplingParams
 from ..errors import MachineError, RequestError
-from .guard import is_loopback
+from .guard import host_name, is_loopback
 from .protocol import Start
 
 PORT = 8080
@@ -54,6 +54,12 @@ class Config:
             raise RequestError("an API key must be printable ASCII without blanks")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise RequestError(f"--log-level is {self.log_level!r}; it can be debug, info, warning or error")
+        for host in self.hosts:
+            if host_name(host) != host:
+                raise RequestError(f"--allow-host is {host!r:.80}; a name without port is expected, such as my.host")
+        for origin in self.origins - {"*", "null"}:
+            if "://" not in origin or origin.count("/") > 2:
+                raise RequestError(f"--cors-origin is {origin!r:.80}; a site is expected, such as https://my.site")
         for name, value, low in (
             ("--queue", self.waiting, 0),
             ("--grace", self.grace, 0),
