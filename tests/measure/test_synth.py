@@ -77,6 +77,13 @@ def test_same_bytes_from_any_number_of_threads(tmp_path: Path, monkeypatch: pyte
     assert sum(done) == sum(tensor.nbytes for tensor in plan)
 
 
+def test_what_is_no_file_is_not_written_over(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=f"{tmp_path} is there and is no file"):
+        synth(tmp_path, narrow())
+    with pytest.raises(RequestError, match="seed is -1"):
+        synth(tmp_path / "a.gguf", narrow(), seed=-1)
+
+
 def _shares(routing: str) -> list[float]:
     """Shares of uses that go to the 32, 64, 128, 256 most used of 512 experts, with random inputs."""
     config = narrow(experts=512)

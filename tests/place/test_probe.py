@@ -124,6 +124,11 @@ def test_a_whole_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe.this_machine(["Q8_0"], tmp_path).kernels == made.kernels
     path.write_text(path.read_text()[:100])
     assert probe.stored(made.identity) is None  # damaged: measured anew
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError):
+        probe.store(made)
+    assert list(path.parent.iterdir()) == [path]  # nothing half written stays
 
 
 def test_figures_of_another_version_or_shape_are_refused() -> None:

@@ -289,14 +289,16 @@ def test_a_full_disk_says_what_is_kept(server: Server, tmp_path: Path, monkeypat
 
 
 def test_the_command_fetches_and_says_how_to_start(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "my {x} [" / "red] models"  # which the terminal's markup leaves alone
+    folder.mkdir(parents=True)
     server.files |= {"mtp-A.gguf": b"draft"}
     server.tricks = ["break"]
-    result = CliRunner().invoke(app, ["pull", "me/model:*.gguf", "--to", str(tmp_path)], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, ["pull", "me/model:*.gguf", "--to", str(folder)], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    whole([tmp_path / name for name in server.files if name.endswith(".gguf")], server)
+    whole([folder / name for name in server.files if name.endswith(".gguf")], server)
     for word in ("A-00001-of-00002.gguf", "3 MB", "6 MB in all, 6 MB to fetch", "checksums right"):
         assert word in result.stderr
-    assert f"./start -m {tmp_path}/A-00001-of-00002.gguf -m {tmp_path}/mtp-A.gguf" in result.stderr
+    assert f"./start -m '{folder}/A-00001-of-00002.gguf' -m '{folder}/mtp-A.gguf'" in result.stderr
     server.ranges.clear()
-    again = CliRunner().invoke(app, ["pull", "me/model:*.gguf", "--to", str(tmp_path), "--dry-run"])
+    again = CliRunner().invoke(app, ["pull", "me/model:*.gguf", "--to", str(folder), "--dry-run"])
     assert again.exit_code == 0 and "0 kB to fetch" in again.stderr and not server.ranges

@@ -52,7 +52,7 @@ def open_with_status(
     wish = Wish(context=context, vram=vram, ram=ram, gpus=gpus, kv_bits=kv_bits, threads=threads)
     if line := look_ahead(files, device, wish):
         console.print(line, style="dim", highlight=False)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"Loading {files[0].name} …", total=None)
 

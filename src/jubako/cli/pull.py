@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -31,14 +32,15 @@ def pull(name: str, folder: Path, revision: str | None, draft: bool, dry_run: bo
         table.add_row(Text(file.name), size(file.size))
     console.print(table)
     left, total = check_room(files, folder), sum(file.size for file in files)
-    console.print(f"{size(total)} in all, {size(left)} to fetch into {folder}", highlight=False)
+    console.print(f"{size(total)} in all, {size(left)} to fetch into {folder}", highlight=False, markup=False)
     if dry_run:
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         tasks = {file.name: bar.add_task(_short(file.name), total=file.size) for file in files}
         paths = fetch(files, folder, lambda file, count: bar.advance(tasks[file], count))
-    console.print(f"Done, checksums right. Start it with: ./start {_words(paths)}", highlight=False, soft_wrap=True)
+    done = f"Done, checksums right. Start it with: ./start {_words(paths)}"
+    console.print(done, highlight=False, markup=False, soft_wrap=True)
 
 
 def _say_whether_it_fits(console: Console, known: Known, folder: Path, anyway: bool) -> None:
@@ -60,7 +62,7 @@ def _words(paths: list[Path]) -> str:
     """-m for the trunk's first file and the draft layer's: a split set is named by any of its parts."""
     trunk = [path for path in paths if not path.name.startswith("mtp-")]
     draft = [path for path in paths if path.name.startswith("mtp-")]
-    return " ".join(f"-m {path}" for path in (*trunk[:1], *draft))
+    return " ".join(f"-m {quote(str(path))}" for path in (*trunk[:1], *draft))
 
 
 def _short(name: str, width: int = 34) -> str:

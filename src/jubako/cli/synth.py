@@ -41,14 +41,16 @@ def synth(
     if dry_run:
         return
     total = sum(tensor.nbytes for tensor in plan)
-    columns = (TextColumn(out.name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     started = time.perf_counter()
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
+        task = bar.add_task(out.name, total=total)
         write(out, config, chosen, routing, seed, progress=lambda done: bar.advance(task, done))
     seconds = time.perf_counter() - started
     size = out.stat().st_size
-    console.print(f"{out}: {size / 1e9:.3f} GB in {seconds:.1f} s, {size / 1e6 / seconds:.0f} MB/s", highlight=False)
+    done = f"{out}: {size / 1e9:.3f} GB in {seconds:.1f} s, {size / 1e6 / seconds:.0f} MB/s"
+    console.print(done, highlight=False, markup=False)
 
 
 def _table(config: Config, plan: list[PlannedTensor]) -> Table:

@@ -45,6 +45,10 @@ def synth(
     path = Path(path)
     if not path.parent.is_dir():
         raise RequestError(f"{path.parent} is not a folder; make it first, or name another place for {path.name}")
+    if path.exists() and not path.is_file():
+        raise RequestError(f"{path} is there and is no file; name another")
+    if seed < 0:
+        raise RequestError(f"seed is {seed}; it must be at least 0")
     needed, free = sum(tensor.nbytes for tensor in plan), shutil.disk_usage(path.parent).free
     if needed > free:
         raise MachineError(f"{path}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free on that disk")

@@ -53,8 +53,12 @@ def store(machine: Machine) -> Path:
     path = cache_file(machine.identity)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps(machine.as_json(), indent=1) + "\n")
-    beside.replace(path)
+    try:
+        beside.write_text(json.dumps(machine.as_json(), indent=1) + "\n")
+        beside.replace(path)
+    except OSError:  # a full disk
+        beside.unlink(missing_ok=True)
+        raise
     return path
 
 
