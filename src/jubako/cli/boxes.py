@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -82,8 +82,3 @@ def plain_table(*headings: str) -> Table:
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=number == 0)
     return table
-
-
-def progress_console() -> Console:
-    """Where signs of life go."""
-    return Console(stderr=True)

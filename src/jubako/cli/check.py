@@ -21,8 +21,6 @@ from ..place.sizes import size_text as size
 from .boxes import plain_table, speed
 from .plan import EXIT, STYLE, check_context, machine_name, machine_of
 
-ORDER = ("fits", "tight", "does not fit")
-
 
 @dataclass(frozen=True)
 class Row:

@@ -13,7 +13,6 @@ from ..errors import RequestError
 
 UNSLOTH = "unsloth/Qwen3.8-Flash-Next-GGUF"
 ISTA = "ISTA-DASLab/Qwen3.8-Flash-Next-GSQ-RCO-GGUF"
-TABLE = 28_800_138_240  # bytes of the n-gram table in IQ4_NL
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ from .swaps import Swaps
 READY = range(1, 9)  # widths of steps and of drafts' catching up that are captured at the start
 SHORT = 3 * STEP_COLUMNS  # tokens of a prompt that steps read sooner than all of the absent experts come to the card
 LEAST_CHUNK = 512  # tokens of a prompt's chunk after memory ran out
-PROMPT_ROWS = 64  # prompt chunks are multiples of it; a shorter rest of up to 16 tokens is read as a step
 PIECES = 8  # of a chunk on several cards: the first is read by one card alone, and so is the last
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])

@@ -15,7 +15,6 @@ def _integral(value: Any) -> Any:
 
 
 Whole = BeforeValidator(_integral)  # comes last: pydantic would misname the bounds in the page otherwise
-Int = Annotated[int, Whole]
 TokenId = Annotated[int, Field(ge=0, le=MOST_ID), Whole]  # the page is given the vocabulary's size instead
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
