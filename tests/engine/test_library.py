@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,6 +218,25 @@ def test_what_is_refused_says_why(model: jubako.Model, arguments: dict[str, obje
 def test_load_refuses_options_it_does_not_know(options: dict[str, object], says: str) -> None:
     with pytest.raises(jubako.RequestError, match=says):
         jubako.load(TINY / "tiny-bf16.gguf", **options)  # type: ignore[arg-type]
+
+
+def test_a_chat_is_taken_as_a_server_takes_it(model: jubako.Model) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    assert model.encode_chat(parts) == model.encode_chat([{"role": "user", "content": "Hi"}])
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ("Hi", r"messages\[0\] is 'H'; it must be an object"),
+        ([("user", "Hi")], r"messages\[0\] is \('user', 'Hi'\); it must be an object"),
+        ([{"role": "user", "content": 5}], r"messages\[0\].content is 5"),
+        ([], "messages is empty"),
+    ],
+)
+def test_what_is_no_chat_says_where(model: jubako.Model, messages: Any, says: str) -> None:
+    with pytest.raises(jubako.RequestError, match=says):
+        model.encode_chat(messages)
 
 
 def test_a_missing_file_is_a_clear_error() -> None:

@@ -17,6 +17,7 @@ from ..errors import MachineError, RequestError
 from ..files import ModelFiles, open_model
 from ..place.budget import cpu_budget
 from ..place.memory import usable_memory
+from ..text.messages import plain_messages
 from ..text.model_text import load_template, load_tokenizer
 from ..text.rules import TokenRule, build_rules
 from ..text.template import ChatTemplate
@@ -168,10 +169,10 @@ class Model:
         return self._need_tokenizer().encode(text)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
-        """Token ids of a chat through the model's template; `options` go there (tools, enable_thinking, …)."""
+        """Token ids of a chat (see `text.messages`) by the model's template; options go there (enable_thinking, …)."""
         self._need_tokenizer()
         assert self.template is not None
-        return self.template.encode(messages, **options)
+        return self.template.encode(plain_messages(messages), **options)
 
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Next-token logits after every token of `ids`, read from an empty context: float32 [len(ids), vocabulary]."""

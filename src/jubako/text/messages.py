@@ -28,6 +28,8 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def _plain(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise RequestError(f"{where} is {message!r:.50}; it must be an object with a role and a content")
     role = message.get("role")
     if role not in ROLES:
         raise RequestError(f"{where}.role is {role!r:.50}; it can be {', '.join(ROLES)}")
