@@ -204,8 +204,7 @@ class Cut:
 
 def usual_cut(tokens: int) -> Cut:
     """A single token leaves room for twice the lanes; with four, rows share what a lane reads of the column, and all
-    programs find room at once, also where a shared expert of K-quants would have two units on their way. The interpreter
-    likes few large programs."""
+    programs find room at once, beside a shared expert of K-quants as well. The interpreter likes few large programs."""
     if interpreted():
         return Cut(tile=64, rows=256, groups=1, apart=10 if tokens == 1 else 0, words=1 << 20, shared=1 << 20)
     if tokens == 1:
