@@ -232,6 +232,13 @@ def families() -> dict[str, Callable[[], Any]]:
         "product, 4 columns of planes": lambda: linear(planes("Q4_K", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "product of Q4_K, 1 column": lambda: linear(matrix("Q4_K", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
         "product of Q6_K, 1 column": lambda: linear(matrix("Q6_K", 8192, HIDDEN), room_for(1, HIDDEN, True, cpu)),
+        "product of few rows, 1 column": lambda: linear(matrix("Q8_0", HIDDEN, 6144), room_for(1, 6144, True, cpu)),
+        "product of few rows of Q4_K, 1 column": lambda: linear(
+            matrix("Q4_K", HIDDEN, 6144), room_for(1, 6144, True, cpu)
+        ),
+        "product of few rows of Q4_K, 4 columns": lambda: linear(
+            matrix("Q4_K", HIDDEN, 6144), room_for(4, 6144, True, cpu)
+        ),
         "product of Q6_K, 4 columns": lambda: linear(matrix("Q6_K", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "product of Q5_K, 4 columns": lambda: linear(matrix("Q5_K", 8192, HIDDEN), room_for(4, HIDDEN, True, cpu)),
         "product, 16 columns": lambda: linear(matrix("Q8_0", 8192, HIDDEN), room_for(16, HIDDEN, True, cpu)),
@@ -297,9 +304,11 @@ BLOCKED = r"(#\w+) = #ttg\.blocked<\{sizePerThread = \[(.*?)\], threadsPerWarp =
 def check_operands(text: str) -> None:
     """That a tensor core instruction's operands lie where it takes them from, else its products would be of others.
 
-    One word an operand: lane t + 4·g (ops.gpu.tensor). Four words of a thread: block + 4·row (ops.gpu.integer).
+    One word an operand: lane t + 4·g (ops.gpu.tensor). Four words of a thread: block + 4·row (ops.gpu.integer). Warps
+    that take turns (ops.gpu.turns) do so once each, in the order of the last dimension.
     """
     layouts = {name: lay for name, *lay in re.findall(BLOCKED, text)}
+    warps = dict(re.findall(r"(#\w+) = #ttg\.blocked<\{(.*?)\}>", text))
     for line in text.splitlines():
         if "inline_asm" in line and "mma.sync" in line:
             [of] = re.findall(r"(#\w+)>", line.split("->")[-1])[:1]
@@ -307,6 +316,12 @@ def check_operands(text: str) -> None:
             wanted = ["1, 1, 1", "4, 8, 1", "0, 1, 2"] if single else ["1, 1, 4", "4, 8, 1", "2, 0, 1"]
             if layouts[of] != wanted:
                 raise ValueError(f"operands of a tensor core instruction lie as {layouts[of]}, not as {wanted}")
+        if "bar.sync $" in line or "bar.arrive $" in line:
+            [threads] = re.findall(r"warpsPerCTA = \[(.*?)\]", warps[re.findall(r"(#\w+)>", line)[0]])
+            if not threads.startswith("1, 1, "):
+                raise ValueError(f"turns are taken by warps that lie as [{threads}]")
+    if text.count("bar.sync $") != text.count("bar.arrive $"):
+        raise ValueError("the compiler made copies of turns that warps take")
 
 
 def compiled(launch: Recorded, to: GPUTarget) -> Compiled:

@@ -14,7 +14,7 @@ from jubako import _cpu
 from jubako.arch.tensor import Tensor
 from jubako.ops.gpu import tile_linear
 from jubako.ops.gpu.activation import quantize
-from jubako.ops.gpu.cuts import Shape, tile_cut
+from jubako.ops.gpu.cuts import Shape, TileCut, tile_cut
 from jubako.ops.gpu.embed import decode, embed
 from jubako.ops.gpu.linear import launch, linear, linear_many, quantised
 from jubako.ops.gpu.matrix import Matrix, projections
@@ -68,6 +68,11 @@ def tiles(name: str, rows: int, cols: int, device: torch.device, seed: int) -> t
     return Matrix(to_tiles(torch.from_numpy(raw).to(device), BY_NAME[name]), TILES[name], rows, cols), raw
 
 
+def shared(shares: int, step: int, ahead: int = 1, early: bool = False, alone: bool = False) -> TileCut:
+    """A cut into shares, see `TileCut`."""
+    return TileCut(shares * (1 if alone else 4), 1, step, True, None, shares, ahead, early, alone)
+
+
 def planes(name: str, rows: int, cols: int, device: torch.device, seed: int) -> tuple[Matrix, np.ndarray]:
     """A matrix in planes, and its blocks."""
     return both(name, rows, cols, device, seed)[0], rows_of(name, (rows,), cols, seed)
@@ -88,15 +93,39 @@ def test_tiles_have_the_bits_of_the_cpu(name: str, rows: int, cols: int, tokens:
         assert same_bits(parts[u], _cpu.linear(weight(name, np.ascontiguousarray(unit)), part))
 
 
+@pytest.mark.parametrize(
+    "name, tokens, cut",
+    [
+        ("Q4_K", 1, shared(2, 1, early=True, alone=True)),
+        ("Q6_K", 1, shared(2, 1, ahead=2, alone=True)),
+        ("Q8_0", 1, shared(1, 2, alone=True)),
+        ("Q5_K", 1, shared(1, 1, ahead=0, alone=True)),
+        ("Q4_K", 3, shared(2, 1, ahead=2)),
+        ("Q6_K", 4, shared(1, 2)),
+        ("Q8_0", 2, shared(2, 1)),
+    ],
+    ids=str,
+)
+def test_shares_of_rows_have_the_bits_of_the_cpu(
+    name: str, tokens: int, cut: TileCut, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each share goes on where the one before it stopped, over two rounds, too."""
+    cols = 512 * cut.shares * cut.step
+    monkeypatch.setattr(tile_linear, "tile_cut", lambda *a: cut)
+    mine, raw = tiles(name, 21, cols, device, 3)
+    x = activations(tokens, cols)
+    assert same_bits(linear(mine, torch.from_numpy(x).to(device)), _cpu.linear(weight(name, raw), x))
+
+
 @pytest.mark.parametrize("name, second", [("Q4_K", "Q8_0"), ("Q5_K", "F32"), ("Q6_K", "Q4_K")])
-def test_tiles_of_many_rows_take_a_column_alone(
+def test_shares_beside_another_matrix(
     name: str, second: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pairs of blocks in the places of columns give the same bits; beside another matrix, with factors, in parts."""
-    monkeypatch.setattr(tile_linear, "tile_cut", lambda rows, units, tokens, packed: tile_cut(8192, units, 1, packed))
-    mine, raw = tiles(name, 21, 768, device, 3)
-    other, beside = (tiles if second in TILES else planes)(second, 5, 768, device, 4)
-    x, factors = activations(1, 768), torch.linspace(0.5, 2, 26, device=device)
+    """With factors, and in parts."""
+    monkeypatch.setattr(tile_linear, "tile_cut", lambda rows, units, *a: shared(min(units, 2), 1, alone=True))
+    mine, raw = tiles(name, 21, 512, device, 3)
+    other, beside = (tiles if second in TILES else planes)(second, 5, 512, device, 4)
+    x, factors = activations(1, 512), torch.linspace(0.5, 2, 26, device=device)
     out = torch.empty(1, 26, device=device)
     read = quantize(torch.from_numpy(x).to(device))
     launch((replace(mine, scale=factors[:21]), replace(other, scale=factors[21:])), read, out)
@@ -104,9 +133,9 @@ def test_tiles_of_many_rows_take_a_column_alone(
     want *= factors.cpu().numpy()
     assert same_bits(out[:, :21], want[:, :21])
     assert np.abs(out.cpu().numpy() - want).max() <= (2e-6 * np.abs(want).max() if second in FLOATS else 0)
-    parts = torch.empty(3, 1, 21, device=device)
-    launch((mine,), read, parts, 3)
-    for u, unit in enumerate(np.split(raw, 3, axis=1)):
+    parts = torch.empty(2, 1, 21, device=device)
+    launch((mine,), read, parts, 2)
+    for u, unit in enumerate(np.split(raw, 2, axis=1)):
         part = np.ascontiguousarray(x[:, 256 * u : 256 * u + 256])
         assert same_bits(parts[u], _cpu.linear(weight(name, np.ascontiguousarray(unit)), part))
 
@@ -234,18 +263,23 @@ def test_a_prompts_halves_of_few_tokens_are_read_as_a_steps(device: torch.device
 
 
 @pytest.mark.parametrize("rows", [640, 2560, 13952, 16384, 248320])
-@pytest.mark.parametrize("units", [1, 10, 24, 40])
+@pytest.mark.parametrize("units", [1, 7, 10, 12, 20, 24, 40])
 @pytest.mark.parametrize("packed", [False, True])
 def test_tiles_are_cut_as_registers_allow(rows: int, units: int, packed: bool) -> None:
     """Weights and columns of a round lie in registers together: 10 numbers a unit of rows at most, 6 to 10 of columns,
-    for 32 lanes a pair of blocks; where a warp is alone 27 and 10 a unit."""
+    for 32 lanes a pair of blocks; where a warp has a whole unit 34 and 10."""
     for tokens in (1, 3, 4, 5, 8, 16):
         cut = tile_cut(rows, units, tokens, packed)
-        assert units % cut.step == 0 and 4 * cut.fours >= tokens
-        pairs = 4 // cut.warps
-        held = pairs * cut.step * (10 + ((10 if packed else 6) if cut.at_once else 0)) + 4 * pairs * cut.fours
-        if cut.alone:
-            assert packed and tokens == 1
-            held = cut.step * (27 + 10) + 4
-        assert held <= (cut.registers or 255)
+        assert units % (cut.step * max(cut.shares, 1)) == 0 and 4 * cut.fours >= tokens
+        column = 10 if packed else 6
+        if cut.shares:
+            rounds = units // (cut.step * cut.shares)
+            assert tokens <= (1 if cut.alone else 4) and cut.warps == cut.shares * (1 if cut.alone else 4)
+            assert 0 <= cut.ahead <= rounds and (cut.ahead > 0 or cut.shares == 1)
+            unit = (27 if packed else 34) if cut.alone else 10
+            held = cut.step * (unit * max(cut.ahead, 1) + column) + 4
+        else:
+            pairs = 4 // cut.warps
+            held = pairs * cut.step * (10 + (column if cut.at_once else 0)) + 4 * pairs * cut.fours
+        assert held <= (cut.registers or 255), (tokens, cut, held)
         assert not cut.at_once or cut.fours == 1

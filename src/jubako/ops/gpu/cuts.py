@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import triton
 
@@ -11,6 +12,7 @@ from .matrix import Matrix
 from .target import interpreted
 
 PLAIN = 10  # units of plain numbers on their way at once
+FEW = 8192  # rows below which programs in tiles are hardly more than multiprocessors
 WAVES = 65536  # rows from which on programs in tiles come in many waves
 
 
@@ -56,37 +58,64 @@ def shape_of(matrix: Matrix, units: int, tokens: int, shares: bool = True) -> Sh
 @dataclass(frozen=True)
 class TileCut:
     """How a product of tiles is cut: warps of a program, groups of four columns, units fetched together; at_once: all
-    columns of a round come before its first product; registers of a thread, None for as many as that takes; alone: a
-    warp takes a single column by itself (tile_column.py)."""
+    columns of a round come before its first product; registers of a thread, None for as many as that takes.
+
+    shares: of a row, one after another, each with units of its own a round (tile_shares.py), 0 for none; ahead: rounds
+    on their way before the launch in front has ended, 0 for a loop over them; early: scales of the first are made by
+    then, too; alone: there is one column, and a warp has all pairs of a share's unit (tile_column.py)."""
 
     warps: int
     fours: int
     step: int
     at_once: bool
     registers: int | None
+    shares: int = 0
+    ahead: int = 1
+    early: bool = False
     alone: bool = False
 
 
-def tile_cut(rows: int, units: int, tokens: int, packed: bool = False) -> TileCut:
-    """Few rows: the block pairs of a unit go over four warps, else over two. packed: weights are of less than a byte.
+def tile_cut(rows: int, units: int, tokens: int, packed: bool = False, offsets: bool = False) -> TileCut:
+    """packed: weights are of less than a byte; offsets: their blocks have one.
 
-    The programs of a launch wait for its columns side by side, so that a round trip for every product would be idle
-    time of them all. Short rounds leave room for a thousand programs at once, all of a layer's projections or a wave
-    of an output matrix; one token's projections are faster in long rounds, in two waves, but for packed weights, of
-    which arithmetic takes longer than they do.
+    Of few rows all weights, or as many as registers hold, are on their way when the launch in front ends; what is left
+    is a column's round trip and arithmetic, which shares of a row divide among warps.
+
+    Elsewhere the block pairs of a unit go over four warps if rows are few, else over two, and programs of a launch wait
+    for its columns side by side, so that a round trip for every product would be idle time of them all. Short rounds
+    leave room for a thousand programs at once, all of a layer's projections or a wave of an output matrix.
     """
-    fours, few = triton.next_power_of_2(-(-tokens // 4)), rows < 8192
+    fours, few = triton.next_power_of_2(-(-tokens // 4)), rows < FEW
     warps = 4 if few else 2
     if fours > 1:
         step = 2 if packed else 5 if fours == 2 else 10 if few else 2
         return TileCut(warps, fours, divisor(units, step), False, None)
+    if tokens > 1 and few:
+        return share_cut(units, 2, 4, 8)
+    if tokens > 1:
+        return TileCut(warps, fours, divisor(units, 2), True, 128)
     if few:
-        return TileCut(warps, fours, divisor(units, 8 if packed else 12), True, None)
-    if tokens == 1 and packed:
-        return TileCut(1, 1, divisor(units, 5), True, 224, alone=True)
-    if tokens == 1 and rows < WAVES:
-        return TileCut(warps, fours, divisor(units, 5), True, None)
-    return TileCut(warps, fours, divisor(units, 2), True, 128)
+        cut = column_cut(units, 8, 5 if packed else 3, offsets)
+        return replace(cut, registers=128) if cut.shares == 8 and cut.step <= 3 and packed else cut
+    if packed:
+        return TileCut(1, 1, divisor(units, 5), False, 224, shares=1, ahead=0, alone=True)
+    if rows < WAVES and units % 2 == 0:
+        return replace(column_cut(units, 2, 5, False), registers=232)
+    return TileCut(warps, fours, divisor(units, 2 if rows >= WAVES else 5), True, 128 if rows >= WAVES else None)
+
+
+def share_cut(units: int, most: int, step: int, ahead: int) -> TileCut:
+    """Of up to four columns: up to `most` shares with up to `step` units a round, `ahead` on their way."""
+    shares = 1 << (math.gcd(units, most).bit_length() - 1)
+    step = divisor(units // shares, step)
+    rounds = units // (shares * step)
+    return TileCut(4 * shares, 1, step, True, None, shares, min(rounds, max(1, ahead // step)))
+
+
+def column_cut(units: int, most: int, step: int, early: bool) -> TileCut:
+    """Of a single column."""
+    cut = share_cut(units, most, step, step)
+    return replace(cut, warps=cut.shares, early=early, alone=True)
 
 
 def second_cut(matrix: Matrix, units: int, rows: int, warps: int, columns: int, each: int = 1) -> tuple[int, int]:

@@ -21,7 +21,8 @@ from .matrix import Matrix
 from .tiles import MULTIPLIED, TILES, to_tiles
 
 log = logging.getLogger(__name__)
-SHAPES = ((40, 512, 6), (8200, 256, 3), (8200, 256, 1))  # rows, columns, tokens: of all cuts of a launch
+SHAPES = ((40, 512, 6), (40, 1024, 3), (40, 2048, 1), (8200, 256, 3), (8200, 512, 1))
+"""Rows, columns, tokens: of all cuts of a launch."""
 SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, 1)}
 """First byte of a block's scales, and how many halves; (0, 1) where there is nothing else."""
 MIX = (5, 4, 64, 64)  # tokens, streams, hidden size, rank

@@ -1,9 +1,10 @@
-"""Sixteen rows of K-quants in tiles times a single column, by one warp: pairs of blocks take the places of columns.
+"""Units of sixteen rows in tiles times a single column: pairs of blocks take the places of columns.
 
 A tensor core instruction has room for four columns of sixteen bits. Here place t is for pair t of a unit: it holds the
 column's bytes for the weights of that pair, and zeros for those of others, so that the sums of four instructions are
 the four pairs' and lane t has pair t's. What follows a product is done once a unit instead of once a pair; the order is
-that of `tile_steps`, so bits are the same. Tensors are [t 4, g 8, 1].
+that of `tile_steps`, so bits are the same. Tensors are [t 4, g 8, share]: a round is COUNT units for each of SHARES
+shares of a row, one after another.
 """
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
@@ -13,10 +14,9 @@ import triton
 import triton.language as tl
 
 from .kinds import has_width, minimum_of, scales_of
-from .target import wait
 from .tensor import plain_dot
-from .tile_quants import all_quants_there, bases_of, own_lanes, quant_scales, quant_words
-from .tile_steps import blocks_step, halves_of_blocks, plain_half_dot
+from .tile_quants import bases_of, own_lanes, quant_scales, quant_words
+from .tile_steps import plain_half_dot
 
 
 @triton.constexpr_function
@@ -46,8 +46,8 @@ def half_pairs_asm() -> str:
 
 @triton.jit
 def pair_dots(w, x, B: tl.constexpr, FORM: tl.constexpr):
-    """Σ code·q of block B of pair t, for a row and the row below: int32 [t, g, 1] each. w: (words, words below) of each
-    pair as `quant_words` orders them; x: the column's four words for each pair, zero in other pairs' places."""
+    """Σ code·q of block B of pair t, for a row and the row below: int32 [t, g, share] each. w: (words, words below) of
+    each pair as `quant_words` orders them; x: the column's four words for each, zero in other pairs' places."""
     if FORM == 4:
         return tl.inline_asm_elementwise(
             pairs_asm(),
@@ -65,7 +65,7 @@ def pair_dots(w, x, B: tl.constexpr, FORM: tl.constexpr):
             pack=1,
         )  # fmt: skip
     else:
-        row, below = tl.zeros([4, 8, 1], tl.int32), tl.zeros([4, 8, 1], tl.int32)
+        row, below = tl.zeros_like(w[0][0][0]), tl.zeros_like(w[0][0][0])
         for m in tl.static_range(4):
             row += plain_dot(w[m][0][2 * B], w[m][0][2 * B + 1], x[m][2 * B], x[m][2 * B + 1], FORM)
             below += plain_dot(w[m][1][2 * B], w[m][1][2 * B + 1], x[m][2 * B], x[m][2 * B + 1], FORM)
@@ -88,7 +88,7 @@ def half_pair_dots(w, x, AT: tl.constexpr, FORM: tl.constexpr):
             pack=1,
         )  # fmt: skip
     else:
-        row, below = tl.zeros([4, 8, 1], tl.int32), tl.zeros([4, 8, 1], tl.int32)
+        row, below = tl.zeros_like(w[0][0][0]), tl.zeros_like(w[0][0][0])
         for m in tl.static_range(4):
             row += plain_half_dot(w[m][0][AT], x[m][AT], FORM)
             below += plain_half_dot(w[m][1][AT], x[m][AT], FORM)
@@ -96,11 +96,39 @@ def half_pair_dots(w, x, AT: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def fetch_pairs(base, rows, units, top, unit, COUNT: tl.constexpr, TYPE: tl.constexpr):
-    """COUNT units of the sixteen rows from `top` on, on their way: (nibbles, twos, bits of four pairs, sub, d) each, as
-    `fetch_quants` has them of one; sub is pair t's."""
-    t, g, _ = own_lanes(1)
-    at = top // 16 * units + unit
+def fetch_pairs(base, rows, units, top, unit, COUNT: tl.constexpr, SHARES: tl.constexpr, TYPE: tl.constexpr):
+    """A round of the sixteen rows from `top` on, from unit `unit` on, on its way: COUNT times what four pairs have for
+    themselves, and scales, of which pair t's. Of packed codes ((nibbles, twos, bits) …, (sub, d)) as `fetch_quants`
+    has them, of Q8_0 ((words, words below) …, (scales, scales below)) as `fetch_words`."""
+    if has_width(TYPE, 8):
+        return fetch_wide(base, rows, units, top, unit, COUNT, SHARES)
+    else:
+        return fetch_packed(base, rows, units, top, unit, COUNT, SHARES, TYPE)
+
+
+@triton.jit
+def fetch_wide(base, rows, units, top, unit, COUNT: tl.constexpr, SHARES: tl.constexpr):
+    """`fetch_pairs` of Q8_0."""
+    t, g, share = own_lanes(SHARES)
+    at = top // 8 * units + unit + share * COUNT
+    place = at * 512 + tl.arange(0, 8)[None, :, None] * 16 + tl.arange(0, 4)[:, None, None] * 4
+    codes = base.to(tl.pointer_type(tl.int32)) + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
+    scales = (base + tl.cdiv(rows, 16) * 16 * units * 256).to(tl.pointer_type(tl.int32)) + (at * 32 + t * 8 + g)
+    raws = ()
+    for u in tl.static_range(COUNT):
+        pairs = ()
+        for m in tl.static_range(4):
+            own = codes + (u * 512 + m * 128)
+            pairs = pairs + ((tl.load(own), tl.load(own + units * 512)),)
+        raws = raws + ((pairs, (tl.load(scales + u * 32), tl.load(scales + (units + u) * 32))),)
+    return raws
+
+
+@triton.jit
+def fetch_packed(base, rows, units, top, unit, COUNT: tl.constexpr, SHARES: tl.constexpr, TYPE: tl.constexpr):
+    """`fetch_pairs` of packed codes."""
+    t, g, share = own_lanes(SHARES)
+    at = top // 16 * units + unit + share * COUNT
     nibble_base, two_base, bit_base, sub_base, d_base = bases_of(base, rows, units, TYPE)
     place = at * 512 + tl.arange(0, 8)[None, :, None] * 16 + tl.arange(0, 4)[:, None, None] * 4
     nibbles = nibble_base + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
@@ -118,20 +146,21 @@ def fetch_pairs(base, rows, units, top, unit, COUNT: tl.constexpr, TYPE: tl.cons
             if has_width(TYPE, 1):
                 bit = tl.load(bits + (u * 128 + m * 32))
             pairs = pairs + ((tl.load(nibbles + (u * 512 + m * 128)), two, bit),)
-        raws = raws + ((pairs, tl.load(sub + u * 32), tl.load(d + u * 8)),)
+        raws = raws + ((pairs, (tl.load(sub + u * 32), tl.load(d + u * 8))),)
     return raws
 
 
 @triton.jit
-def fetch_column(x, unit, COUNT: tl.constexpr, TYPE: tl.constexpr):
-    """COUNT units of the column: (words of pair ⌊g / 2⌋, then pair t's scales and sums) as `fetch_quant_columns` has
-    them."""
+def fetch_column(x, unit, COUNT: tl.constexpr, SHARES: tl.constexpr, TYPE: tl.constexpr):
+    """A round of the column: COUNT times (words of pair ⌊g / 2⌋, then pair t's scales and sums) as
+    `fetch_quant_columns` has them."""
     q, d, s, blocks = x
-    t, g, _ = own_lanes(1)
+    t, g, share = own_lanes(SHARES)
+    unit += share * COUNT
     words = q.to(tl.pointer_type(tl.int32))
     place = (unit * 8 + g // 2 * 2) * 4
     mine = unit * 4 + t + g * 0
-    scales, sums = d.to(tl.pointer_type(tl.int64)) + mine, s.to(tl.pointer_type(tl.int64)) + mine
+    scales, sums = (d.to(tl.pointer_type(tl.int64)) + mine, s.to(tl.pointer_type(tl.int64)) + mine)
     columns = ()
     for u in tl.static_range(COUNT):
         if scales_of(TYPE) == 0:
@@ -151,15 +180,16 @@ def fetch_column(x, unit, COUNT: tl.constexpr, TYPE: tl.constexpr):
 
 
 @triton.jit
-def in_places(own, zero):
+def in_places(own, SHARES: tl.constexpr):
     """A pair's four words where they are in their place, else zeros, for each pair."""
-    place = tl.arange(0, 8)[None, :, None] // 2 + tl.arange(0, 4)[:, None, None] * 0
+    t, g, share = own_lanes(SHARES)
+    place = g // 2 + t * 0 + share * 0
     x = ()
     for m in tl.static_range(4):
         here = place == m
         x = x + (
             (
-                tl.where(here, own[0] | zero, 0),
+                tl.where(here, own[0], 0),
                 tl.where(here, own[1], 0),
                 tl.where(here, own[2], 0),
                 tl.where(here, own[3], 0),
@@ -169,43 +199,36 @@ def in_places(own, zero):
 
 
 @triton.jit
-def column_step(sums, raw, column, zero, TYPE: tl.constexpr, FORM: tl.constexpr):
-    """The partial sums (row's and row below's of block 2t, then of block 2t + 1) after a unit more."""
-    pairs, sub, d = raw
+def pairs_words(pairs, TYPE: tl.constexpr):
+    """Codes of each pair, as `quant_words` has them of all."""
     w = ()
     for m in tl.static_range(4):
-        w = w + (quant_words((pairs[m][0], pairs[m][1], pairs[m][2], sub, d), TYPE),)
-    scales = quant_scales((0, 0, 0, sub, d), TYPE, FORM)
-    x = in_places(column[0], zero)
+        if has_width(TYPE, 8):
+            w = w + (quant_words((pairs[m][0], pairs[m][1]), TYPE),)
+        else:
+            w = w + (quant_words((pairs[m][0], pairs[m][1], pairs[m][2], 0, 0), TYPE),)
+    return w
+
+
+@triton.jit
+def pairs_scales(scales, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """`quant_scales` of what `fetch_pairs` fetched."""
+    if has_width(TYPE, 8):
+        return quant_scales((0, 0, scales[0], scales[1]), TYPE, FORM)
+    else:
+        return quant_scales((0, 0, 0, scales[0], scales[1]), TYPE, FORM)
+
+
+@triton.jit
+def column_dots(pairs, column, SHARES: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """Integer sums of a unit's four pairs, pair t's, as `tile_steps.add_quants` takes them."""
+    w = pairs_words(pairs, TYPE)
+    x = in_places(column[0], SHARES)
     if scales_of(TYPE) == 1:
-        first, second = half_pair_dots(w, x, 0, FORM), half_pair_dots(w, x, 1, FORM)
-        third, fourth = half_pair_dots(w, x, 2, FORM), half_pair_dots(w, x, 3, FORM)
-        return halves_of_blocks(sums, first, second, third, fourth, scales, column, FORM)
+        return (
+            half_pair_dots(w, x, 0, FORM), half_pair_dots(w, x, 1, FORM),
+            half_pair_dots(w, x, 2, FORM), half_pair_dots(w, x, 3, FORM),
+        )  # fmt: skip
     else:
         first, second = pair_dots(w, x, 0, FORM), pair_dots(w, x, 1, FORM)
-        return blocks_step(sums, (first[0], first[1], second[0], second[1]), scales, column, FORM)
-
-
-@triton.jit
-def column_products(
-    base, rows, units, top, x, tokens, first,
-    UNITS: tl.constexpr, STEP: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Partial sums of sixteen rows as `column_step` orders them, over UNITS units from `first` on."""
-    zeros = tl.zeros([4, 8, 1], tl.float32)
-    sums = (zeros, zeros, zeros, zeros)
-    for u in range(first, first + UNITS, STEP):
-        raws = fetch_pairs(base, rows, units, top, u, STEP, TYPE)
-        wait(OVERLAP)  # later ones pass at once
-        columns = fetch_column(x, u, STEP, TYPE)
-        zero = all_quants_there(columns, tokens)
-        for i in tl.static_range(STEP):
-            sums = column_step(sums, raws[i], columns[i], zero, TYPE, FORM)
-    return sums
-
-
-@triton.jit
-def column_tree(even, odd):
-    """((P0 + P4) + (P2 + P6)) + ((P1 + P5) + (P3 + P7)) of P_2t and P_2t+1: float32 [g 8]. Never -0."""
-    pairs = tl.sum(tl.sum(tl.reshape(tl.join(even, odd), [2, 2, 8, 2]), axis=0), axis=0)
-    return tl.sum(pairs, axis=1) + 0.0
+        return first[0], first[1], second[0], second[1]

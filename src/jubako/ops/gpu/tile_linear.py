@@ -11,15 +11,17 @@ import triton.language as tl
 
 from .activation import Quantised
 from .cuts import divisor, second_cut, tile_cut
+from .fixed import put
 from .kinds import in_tiles as tiled
-from .kinds import is_
+from .kinds import minimum_of
 from .matrix import Matrix
 from .peer_word import SITES, Outbox, exchange_number, word_of
+from .room import elsewhere, own_room
 from .rows import row_tile
 from .target import release, target
 from .tensor import tile_tree
-from .tile_column import column_products, column_tree
 from .tile_rows import tile_products
+from .tile_shares import column_sums, room_words, share_rows, share_sums
 from .tiles import ROWS, TILED, is_tiled, padded
 
 
@@ -37,29 +39,31 @@ def store_rows(y, row, column, scale, rows, tokens, out, out_stride, sent, SCALE
 
 @triton.jit
 def sixteen_rows(
-    base, scale, rows, blocks, top, x, tokens, out, out_stride, first, sent,
-    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, TYPE: tl.constexpr,
-    ALONE: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    base, scale, rows, blocks, top, x, tokens, out, out_stride, first, own, sent,
+    UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, SHARES: tl.constexpr,
+    AHEAD: tl.constexpr, EARLY: tl.constexpr, ALONE: tl.constexpr, TYPE: tl.constexpr, SCALED: tl.constexpr,
+    SITES: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Sixteen rows from `top` on of a matrix in tiles times all columns, over UNITS units from `first` on, into out.
-    sent: see `store_rows`; ALONE: see `TileCut`."""
-    if ALONE and not is_(TYPE, "Q8_0"):
-        sums = column_products(base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, TYPE, FORM, OVERLAP)
-        for below in tl.static_range(2):
-            y = column_tree(sums[below], sums[2 + below])
-            store_rows(
-                y,
-                top + below * 8 + tl.arange(0, 8),
-                tl.arange(0, 8) * 0,
-                scale,
-                rows,
-                1,
-                out,
-                out_stride,
-                sent,
-                SCALED,
-                SITES,
-            )
+    own: see `room.own_room`; sent: see `store_rows`; all else: see `TileCut`."""
+    if SHARES > 0:
+        program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        room = own_room(own, program, room_words(SHARES, ALONE), FORM)
+        if AHEAD == 0:
+            sums = column_sums(base, rows, blocks // 8, top, x, first, UNITS, STEP, TYPE, FORM, OVERLAP)
+        else:
+            sums = share_sums(
+                base, rows, blocks // 8, top, x, tokens, first, room, UNITS, STEP, SHARES, AHEAD, EARLY, ALONE, TYPE,
+                FORM, OVERLAP,
+            )  # fmt: skip
+        row, column, y, live = share_rows(sums, room, top, SHARES, ALONE, FORM)
+        there = live & (row < rows) & (column < tokens)
+        if SCALED:
+            y *= tl.load(scale + tl.minimum(row, rows - 1))
+        put(out + column.to(tl.int64) * out_stride + row, y, there, FORM)
+        if SITES > 0:
+            box, number, site, most = sent
+            tl.store(box + (site % 2) * most + column * rows + row, word_of(y, number), mask=there)
     else:
         sums = tile_products(
             base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, FOURS, AT_ONCE, TYPE, FORM, OVERLAP
@@ -73,11 +77,11 @@ def sixteen_rows(
 @triton.jit(do_not_specialize=["site"])
 def tile_kernel(
     base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks,
-    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, box, passes, site, most,
+    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, own, box, passes, site, most,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, TYPE: tl.constexpr, SECOND: tl.constexpr,
     SECOND_STEP: tl.constexpr, SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, SITES: tl.constexpr, AT_ONCE: tl.constexpr, ALONE: tl.constexpr, FORM: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    SCALED: tl.constexpr, SITES: tl.constexpr, AT_ONCE: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr,
+    EARLY: tl.constexpr, ALONE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, split): sixteen rows of a matrix in tiles; programs of a second one, if any, come first.
 
@@ -96,15 +100,15 @@ def tile_kernel(
     if tile >= second_tiles * TIMES:
         sixteen_rows(
             base, scale, rows, blocks, (tile - second_tiles * TIMES) * 16, (q, d, s, x_blocks), tokens, out, out_stride,
-            split * UNITS, (box, number, site, most), UNITS, STEP, FOURS, AT_ONCE, TYPE, ALONE, SCALED, SITES, FORM,
-            OVERLAP,
+            split * UNITS, own, (box, number, site, most), UNITS, STEP, FOURS, AT_ONCE, SHARES, AHEAD, EARLY, ALONE,
+            TYPE, SCALED, SITES, FORM, OVERLAP,
         )  # fmt: skip
     elif SECOND >= 0:
         if tiled(SECOND):
             sixteen_rows(
                 second_base, second_scale, second_rows, blocks, tile * 16, (q, d, s, x_blocks), tokens, out + rows,
-                out_stride, split * UNITS, None, UNITS, SECOND_STEP, FOURS, AT_ONCE, SECOND, ALONE, SCALED, 0, FORM,
-                OVERLAP,
+                out_stride, split * UNITS, own, None, UNITS, SECOND_STEP, FOURS, AT_ONCE, SHARES,
+                1 if AHEAD > 0 else 0, False, ALONE, SECOND, SCALED, 0, FORM, OVERLAP,
             )  # fmt: skip
         else:
             x = (q, d, s, numbers, x_blocks, x_valid)
@@ -121,35 +125,32 @@ def in_tiles(matrix: Matrix, x: Quantised) -> bool:
 
 
 def launch_tiles(
-    matrices: Sequence[Matrix],
-    x: Quantised,
-    out: torch.Tensor,
-    splits: int,
-    units: int,
-    outbox: Outbox | None = None,
+    matrices: Sequence[Matrix], x: Quantised, out: torch.Tensor, splits: int, units: int, outbox: Outbox | None = None
 ) -> None:
     """`launch` of a matrix in tiles."""
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
-    cut = tile_cut(first.rows, units, x.tokens, first.type is not TILED)
+    cut = tile_cut(first.rows, units, x.tokens, first.type is not TILED, minimum_of.fn(first.type.id) > 0)
     columns = min(triton.next_power_of_2(x.tokens), 4)
     second_rows, second_step = second_cut(second, units, 4 * cut.warps, cut.warps, columns, 2)
     times = cut.fours
     if is_tiled(second.type):
         second_rows, second_step, times = ROWS, cut.step, 1
-        if cut.alone and second.type is TILED:
-            second_step = divisor(units, 2)
+        if cut.shares:
+            second_step = divisor(units // cut.shares, 2)
     second_tiles = -(-second.rows // second_rows) if len(matrices) > 1 else 0
     scaled = first.scale is not None or second.scale is not None
     to = target(out.device)
-    tile_kernel[(second_tiles * times + padded(first.rows) // 16, splits)](
+    programs = second_tiles * times + padded(first.rows) // 16
+    words = room_words.fn(cut.shares, cut.alone) if cut.shares else 0
+    tile_kernel[(programs, splits)](
         first.data, first.factors if scaled else first.data, first.rows,
         second.data, second.factors if scaled else first.data, second.rows, second_tiles, first.blocks,
         x.q, x.d, x.s, x.x, x.blocks, x.valid, x.tokens, out, out.stride(-2), out.stride(0) if splits > 1 else 0,
+        elsewhere(to, programs * splits, words, out.device),
         *((out, out, 0, 0) if outbox is None else (outbox.box, outbox.passes, outbox.site, outbox.most)),
         UNITS=units, STEP=cut.step, FOURS=cut.fours, TYPE=first.type.id, SITES=0 if outbox is None else SITES,
         SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=second_step, SECOND_ROWS=second_rows,
-        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, AT_ONCE=cut.at_once, ALONE=cut.alone,
-        FORM=to.form,
-        OVERLAP=to.overlap, num_warps=cut.warps,
+        COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, AT_ONCE=cut.at_once, SHARES=cut.shares,
+        AHEAD=cut.ahead, EARLY=cut.early, ALONE=cut.alone, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.warps,
         **({"maxnreg": cut.registers} if cut.registers and to.overlap else {}), **to.options,
     )  # fmt: skip

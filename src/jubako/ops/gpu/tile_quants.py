@@ -1,4 +1,7 @@
-"""K-quants out of their tiles (tiles.py) and the columns that they meet: sixteen rows, pairs of blocks [t, g, p]."""
+"""Units out of tiles (tiles.py) and the columns that they meet: sixteen rows, pairs of blocks [t, g, share · 4 + p].
+
+A round is COUNT units for each of SHARES shares of a row, one after another.
+"""
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ import triton.language as tl
 
 from .blocks import half, upper_half
 from .kinds import bytes_before, d_bytes, has_width, minimum_of, scales_of
-from .tensor import words_of
+from .tensor import fetch_both, words_of
 
 
 @triton.jit
@@ -30,15 +33,17 @@ def bases_of(base, rows, units, TYPE: tl.constexpr):
         d = (scales + size * 2).to(tl.pointer_type(tl.int64))
     else:
         d = (scales + size * 2).to(tl.pointer_type(tl.int32))
-    return base.to(tl.pointer_type(tl.int32)), twos, bits, scales.to(tl.pointer_type(tl.int64)), d
+    return (base.to(tl.pointer_type(tl.int32)), twos, bits, scales.to(tl.pointer_type(tl.int64)), d)
 
 
 @triton.jit
-def fetch_quants(base, rows, units, top, unit, COUNT: tl.constexpr, TYPE: tl.constexpr):
-    """COUNT units of the sixteen rows from `top` on, on their way: (nibbles, twos, bits, sub, d) each, a row's and the
-    row's below in one number but for nibbles [t, g, p, 4] and bits; zero where a type has none."""
-    t, g, p = own_lanes(4)
-    at = top // 16 * units + unit
+def fetch_quants(base, rows, units, top, unit, COUNT: tl.constexpr, SHARES: tl.constexpr, TYPE: tl.constexpr):
+    """A round of the sixteen rows from `top` on, from unit `unit` on, on its way: COUNT times (nibbles, twos, bits,
+    sub, d), a row's and the row's below in one number but for nibbles [t, g, p, 4] and bits; zero where a type has
+    none."""
+    t, g, p = own_lanes(4 * SHARES)
+    at = top // 16 * units + unit + p // 4 * COUNT
+    p = p % 4
     nibble_base, two_base, bit_base, sub_base, d_base = bases_of(base, rows, units, TYPE)
     place = at * 512 + p * 128 + tl.arange(0, 8)[None, :, None] * 16 + tl.arange(0, 4)[:, None, None] * 4
     nibbles = nibble_base + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
@@ -58,12 +63,26 @@ def fetch_quants(base, rows, units, top, unit, COUNT: tl.constexpr, TYPE: tl.con
 
 
 @triton.jit
-def fetch_quant_columns(x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexpr, TYPE: tl.constexpr):
-    """COUNT units of FOURS groups of four columns of a finely quantised x, on their way: (words of both blocks of a
+def fetch_words(base, rows, units, top, unit, COUNT: tl.constexpr, SHARES: tl.constexpr):
+    """`fetch_quants` of Q8_0: (words [t, g, p, 4], words below, scales, scales below), both blocks' in one number."""
+    t, g, p = own_lanes(4 * SHARES)
+    at = top // 8 * units + unit + p // 4 * COUNT
+    p = p % 4
+    place = at * 512 + p * 128 + tl.arange(0, 8)[None, :, None] * 16 + tl.arange(0, 4)[:, None, None] * 4
+    codes = base.to(tl.pointer_type(tl.int32)) + (place[:, :, :, None] + tl.arange(0, 4)[None, None, None, :])
+    scales = (base + tl.cdiv(rows, 16) * 16 * units * 256).to(tl.pointer_type(tl.int32))
+    return fetch_both(codes, scales + (at * 32 + p * 8 + g + t * 0), units, COUNT, 4)
+
+
+@triton.jit
+def fetch_quant_columns(
+    x, tokens, unit, COUNT: tl.constexpr, FOURS: tl.constexpr, SHARES: tl.constexpr, TYPE: tl.constexpr
+):
+    """A round of FOURS groups of four columns of a finely quantised x, on their way: (words of both blocks of a
     pair, scales, sums of the blocks' first halves, of their second halves) each, both blocks' in one number."""
     q, d, s, blocks = x
-    t, g, p = own_lanes(4)
-    place = unit * 8 + p * 2
+    t, g, p = own_lanes(4 * SHARES)
+    place = (unit + p // 4 * COUNT) * 8 + p % 4 * 2
     plane = g // 2 * 4 + g % 2 * 2
     if scales_of(TYPE) == 0:
         at = (plane + t // 2) * blocks * 4 + t % 2 * 2 + place * 4
@@ -111,18 +130,6 @@ def high_of(x):
 
 
 @triton.jit
-def all_quants_there(units, tokens):
-    """`tensor.all_there` of `fetch_quant_columns`."""
-    every = low_of(units[0][1])
-    for i in tl.static_range(len(units)):
-        own = units[i][0]
-        every |= own[0] | own[2] | low_of(units[i][1]) | low_of(units[i][2]) | low_of(units[i][3])
-        if len(own) == 4:
-            every |= own[1] | own[3]
-    return every & (tokens >> 30)
-
-
-@triton.jit
 def shifted(x, BY: tl.constexpr):
     """x · 2^BY, of which bits are taken."""
     if BY >= 0:
@@ -148,24 +155,27 @@ def bytes_of(nibbles, two, bit, BELOW: tl.constexpr, B: tl.constexpr, H: tl.cons
 @triton.jit
 def quant_words(raw, TYPE: tl.constexpr):
     """Codes of a unit's pairs: four words of a row, four of the row below."""
-    nibbles, twos, bit, _, _ = raw
-    first, second, first_below, second_below = words_of(nibbles)
-    two, two_below = twos, twos
-    if has_width(TYPE, 2):
-        two, two_below = low_of(twos) ^ ~0x55555555, high_of(twos) ^ ~0x55555555
-    row = (
-        bytes_of(first, two, bit, 0, 0, 0, TYPE),
-        bytes_of(first, two, bit, 0, 0, 1, TYPE),
-        bytes_of(second, two, bit, 0, 1, 0, TYPE),
-        bytes_of(second, two, bit, 0, 1, 1, TYPE),
-    )
-    below = (
-        bytes_of(first_below, two_below, bit, 1, 0, 0, TYPE),
-        bytes_of(first_below, two_below, bit, 1, 0, 1, TYPE),
-        bytes_of(second_below, two_below, bit, 1, 1, 0, TYPE),
-        bytes_of(second_below, two_below, bit, 1, 1, 1, TYPE),
-    )
-    return row, below
+    if has_width(TYPE, 8):
+        return words_of(raw[0]), words_of(raw[1])
+    else:
+        nibbles, twos, bit, _, _ = raw
+        first, second, first_below, second_below = words_of(nibbles)
+        two, two_below = twos, twos
+        if has_width(TYPE, 2):
+            two, two_below = low_of(twos) ^ ~0x55555555, high_of(twos) ^ ~0x55555555
+        row = (
+            bytes_of(first, two, bit, 0, 0, 0, TYPE),
+            bytes_of(first, two, bit, 0, 0, 1, TYPE),
+            bytes_of(second, two, bit, 0, 1, 0, TYPE),
+            bytes_of(second, two, bit, 0, 1, 1, TYPE),
+        )
+        below = (
+            bytes_of(first_below, two_below, bit, 1, 0, 0, TYPE),
+            bytes_of(first_below, two_below, bit, 1, 0, 1, TYPE),
+            bytes_of(second_below, two_below, bit, 1, 1, 0, TYPE),
+            bytes_of(second_below, two_below, bit, 1, 1, 1, TYPE),
+        )
+        return row, below
 
 
 @triton.constexpr_function
@@ -189,19 +199,22 @@ def byte_of(x, AT: tl.constexpr, SIGNED: tl.constexpr, FORM: tl.constexpr):
 def quant_scales(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
     """(factor, scale of the first half or offset, scale of the second half) of a row's block 0, the row below's, then
     of both's block 1: as `tensor.block_dots` orders its sums. Scales of halves are quarters: see `bytes_of`."""
-    _, _, _, sub, d = raw
-    scales = ()
-    for b in tl.static_range(2):
-        for below in tl.static_range(2):
-            own = high_of(sub) if below else low_of(sub)
-            if minimum_of(TYPE) > 0:
-                mine = high_of(d) if below else low_of(d)
-                factor = half(mine) * byte_of(own, 2 * b, False, FORM)
-                offset = (0.0 - upper_half(mine)) * byte_of(own, 2 * b + 1, False, FORM)
-                scales = scales + ((factor, offset, offset),)
-            else:
-                factor = upper_half(d) if below else half(d)
-                signed = own ^ ~0x7F7F7F7F
-                first, second = byte_of(signed, 2 * b, True, FORM), byte_of(signed, 2 * b + 1, True, FORM)
-                scales = scales + ((factor, first, second),)
-    return scales
+    if has_width(TYPE, 8):
+        return ((half(raw[2]),), (half(raw[3]),), (half(raw[2] >> 16),), (half(raw[3] >> 16),))
+    else:
+        _, _, _, sub, d = raw
+        scales = ()
+        for b in tl.static_range(2):
+            for below in tl.static_range(2):
+                own = high_of(sub) if below else low_of(sub)
+                if minimum_of(TYPE) > 0:
+                    mine = high_of(d) if below else low_of(d)
+                    factor = half(mine) * byte_of(own, 2 * b, False, FORM)
+                    offset = (0.0 - upper_half(mine)) * byte_of(own, 2 * b + 1, False, FORM)
+                    scales = scales + ((factor, offset, offset),)
+                else:
+                    factor = upper_half(d) if below else half(d)
+                    signed = own ^ ~0x7F7F7F7F
+                    first, second = (byte_of(signed, 2 * b, True, FORM), byte_of(signed, 2 * b + 1, True, FORM))
+                    scales = scales + ((factor, first, second),)
+        return scales

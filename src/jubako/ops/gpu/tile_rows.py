@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .fixed import hold
 from .kinds import is_
 from .target import wait
 from .tensor import fetch_columns, fetch_tiles, meet_tiles, no_tiles
@@ -34,8 +35,10 @@ def tile_products(
             units_of_x = fetch_columns((q, d, blocks), tokens, u, STEP, FOURS)
             sums = meet_tiles(sums, raws, units_of_x, tokens, STEP, FOURS, AT_ONCE, FORM)
         else:
-            raws = fetch_quants(base, rows, units, top, u, STEP, TYPE)
+            raws = fetch_quants(base, rows, units, top, u, STEP, 1, TYPE)
             wait(OVERLAP)
-            units_of_x = fetch_quant_columns(x, tokens, u, STEP, FOURS, TYPE)
-            sums = meet_quants(sums, raws, units_of_x, tokens, STEP, FOURS, AT_ONCE, TYPE, FORM)
+            units_of_x = fetch_quant_columns(x, tokens, u, STEP, FOURS, 1, TYPE)
+            if AT_ONCE:
+                hold(blocks, FORM)
+            sums = meet_quants(sums, raws, units_of_x, FOURS, TYPE, FORM)
     return sums

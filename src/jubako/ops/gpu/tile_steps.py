@@ -1,4 +1,4 @@
-"""Products of K-quants in tiles: what `tile_quants` fetched meets columns, in the order of csrc/linear.h."""
+"""Products of tiles: what `tile_quants` fetched meets columns, in the order of csrc/linear.h."""
 # mypy: disable-error-code="no-untyped-def,assignment,misc,var-annotated"
 
 from __future__ import annotations
@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 
 from .integer import dot4, fma
-from .kinds import scales_of
+from .kinds import minimum_of, scales_of
 from .tensor import block_dots
-from .tile_quants import all_quants_there, high_of, low_of, quant_scales, quant_words
+from .tile_quants import high_of, low_of, quant_scales, quant_words
 
 
 @triton.constexpr_function
@@ -71,25 +71,39 @@ def minimum_step(p, dot, scale, dx, dx_sum, FORM: tl.constexpr):
 
 
 @triton.jit
-def blocks_step(sums, dots, scales, column, FORM: tl.constexpr):
+def plain_step(p, dot, scale, dx, FORM: tl.constexpr):
+    """The same of a block with one scale and no offset."""
+    return fma(dot.to(tl.float32), scale[0] * dx, p, FORM)
+
+
+@triton.jit
+def blocks_step(sums, dots, scales, column, TYPE: tl.constexpr, FORM: tl.constexpr):
     """The partial sums, ordered as `tensor.block_dots` does it, after a pair of blocks with one scale each."""
     _, d, sum0, sum1 = column
-    d0, d1 = low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True)
-    s0 = d0 * (low_of(sum0) + low_of(sum1)).to(tl.float32)
-    s1 = d1 * (high_of(sum0) + high_of(sum1)).to(tl.float32)
-    return (
-        minimum_step(sums[0], dots[0], scales[0], d0, s0, FORM),
-        minimum_step(sums[1], dots[1], scales[1], d0, s0, FORM),
-        minimum_step(sums[2], dots[2], scales[2], d1, s1, FORM),
-        minimum_step(sums[3], dots[3], scales[3], d1, s1, FORM),
-    )
+    d0, d1 = (low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True))
+    if minimum_of(TYPE) == 0:
+        return (
+            plain_step(sums[0], dots[0], scales[0], d0, FORM),
+            plain_step(sums[1], dots[1], scales[1], d0, FORM),
+            plain_step(sums[2], dots[2], scales[2], d1, FORM),
+            plain_step(sums[3], dots[3], scales[3], d1, FORM),
+        )
+    else:
+        s0 = d0 * (low_of(sum0) + low_of(sum1)).to(tl.float32)
+        s1 = d1 * (high_of(sum0) + high_of(sum1)).to(tl.float32)
+        return (
+            minimum_step(sums[0], dots[0], scales[0], d0, s0, FORM),
+            minimum_step(sums[1], dots[1], scales[1], d0, s0, FORM),
+            minimum_step(sums[2], dots[2], scales[2], d1, s1, FORM),
+            minimum_step(sums[3], dots[3], scales[3], d1, s1, FORM),
+        )
 
 
 @triton.jit
 def halves_of_blocks(sums, first, second, third, fourth, scales, column, FORM: tl.constexpr):
     """The same with scales for halves: sums of a row and the row below for the first block's, then the second's."""
     d = column[1]
-    d0, d1 = low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True)
+    d0, d1 = (low_of(d).to(tl.float32, bitcast=True), high_of(d).to(tl.float32, bitcast=True))
     return (
         halves_step(sums[0], (first[0], second[0]), scales[0], d0, FORM),
         halves_step(sums[1], (first[1], second[1]), scales[1], d0, FORM),
@@ -99,30 +113,37 @@ def halves_of_blocks(sums, first, second, third, fourth, scales, column, FORM: t
 
 
 @triton.jit
-def quants_step(sums, words, scales, column, zero, TYPE: tl.constexpr, FORM: tl.constexpr):
-    """Four partial sums of four columns after a unit more."""
+def quants_dots(words, column, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """Integer sums of a unit's pairs with four columns, as `add_quants` takes them."""
     row, below = words
     x = column[0]
     if scales_of(TYPE) == 1:
-        a = half_dots(row[0], row[1], below[0], below[1], x[0] | zero, x[1], FORM)
+        a = half_dots(row[0], row[1], below[0], below[1], x[0], x[1], FORM)
         b = half_dots(row[2], row[3], below[2], below[3], x[2], x[3], FORM)
-        return halves_of_blocks(sums, (a[0], a[2]), (a[1], a[3]), (b[0], b[2]), (b[1], b[3]), scales, column, FORM)
+        return (a[0], a[2]), (a[1], a[3]), (b[0], b[2]), (b[1], b[3])
     else:
-        dots = block_dots(row, below, (x[0] | zero, x[1], x[2], x[3]), FORM)
-        return blocks_step(sums, dots, scales, column, FORM)
+        return block_dots(row, below, x, FORM)
 
 
 @triton.jit
-def meet_quants(
-    sums, raws, units, tokens,
-    COUNT: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr,
-):  # fmt: skip
-    """`tensor.meet_tiles` of what `fetch_quants` and `fetch_quant_columns` give."""
-    zero = all_quants_there(units, tokens) if AT_ONCE else 0
-    for u in tl.static_range(COUNT):
+def add_quants(sums, dots, scales, column, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """The four partial sums after a unit more."""
+    if scales_of(TYPE) == 1:
+        return halves_of_blocks(sums, dots[0], dots[1], dots[2], dots[3], scales, column, FORM)
+    else:
+        return blocks_step(sums, dots, scales, column, TYPE, FORM)
+
+
+@triton.jit
+def meet_quants(sums, raws, units, FOURS: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """The partial sums, a tuple for FOURS groups of four columns, after units more (`fetch_quants`,
+    `fetch_quant_columns`)."""
+    for u in tl.static_range(len(raws)):
         words, scales = quant_words(raws[u], TYPE), quant_scales(raws[u], TYPE, FORM)
         after = ()
         for c in tl.static_range(FOURS):
-            after = after + (quants_step(sums[c], words, scales, units[u * FOURS + c], zero, TYPE, FORM),)
+            column = units[u * FOURS + c]
+            dots = quants_dots(words, column, TYPE, FORM)
+            after = after + (add_quants(sums[c], dots, scales, column, TYPE, FORM),)
         sums = after
     return sums
