@@ -1,4 +1,4 @@
-"""What products of Q8_0 in tiles with columns of floats are made of, which become sixteen-bit codes on the way.
+"""What products of tiles with columns of floats are made of, which become sixteen-bit codes on the way.
 
 Codes are those of `activation.Quantised` but for the last bit of scales; tensors lie as in tensor.py: [t 4, g 8, w],
 t + 4·g a lane, w warps. Lane g = (column, low or high bytes), thread t has weights 8t to 8t + 7 of a block.
@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 
 from .activation import rounded
-from .integer import fma
+from .integer import dot4
+from .room import leave
 from .tensor import plain_dot
 
 
@@ -35,23 +36,6 @@ def block_dot(row, below, x, FORM: tl.constexpr):
         )  # fmt: skip
     else:
         return plain_dot(row[0], row[1], x[0], x[1], FORM), plain_dot(below[0], below[1], x[0], x[1], FORM)
-
-
-@triton.jit
-def fetch_blocks(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr):
-    """Blocks `first` on of sixteen rows from `top` on, on their way: (words, words below, scale, scale below) each."""
-    size = tl.cdiv(rows, 16) * 16 * pairs * 64
-    blocks = ()
-    for i in tl.static_range(COUNT):
-        block = first + i
-        at = (top // 8 * pairs + block // 2) * 8 + g
-        code = base.to(tl.pointer_type(tl.int32)) + ((at * 16 + block % 2 * 2 + t * 4)[:, :, :, None] + tl.arange(0, 2))
-        scale = (base + size).to(tl.pointer_type(tl.float16)) + (at * 2 + block % 2 + t * 0)
-        under = pairs * 8
-        blocks = blocks + (
-            (tl.load(code), tl.load(code + under * 16), tl.load(scale), tl.load(scale + under * 2)),
-        )  # fmt: skip
-    return blocks
 
 
 @triton.jit
@@ -105,30 +89,48 @@ def parts_of_codes(g):
 
 
 @triton.jit
+def sum_of_bytes(word, FORM: tl.constexpr):
+    """Of a word's four signed bytes."""
+    return dot4(word, tl.full(word.shape, 0x01010101, tl.int32), tl.zeros(word.shape, tl.int32), FORM)
+
+
+@triton.jit
 def larger(a, b):
     """The larger magnitude; a NaN is the largest."""
     return tl.maximum(tl.abs(a), tl.abs(b), propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def add_block(sums, raw, x, d, FORM: tl.constexpr):
-    """The sums of rows and of those below after one block more. d: the columns' scales, where their products lie."""
-    dots = block_dot(tl.split(raw[0]), tl.split(raw[1]), x, FORM)
-    return (
-        fma(dots[0].to(tl.float32), raw[2].to(tl.float32) * d, sums[0], FORM),
-        fma(dots[1].to(tl.float32), raw[3].to(tl.float32) * d, sums[1], FORM),
-    )
-
-
-@triton.jit
 def hold(size, FORM: tl.constexpr):
     """Loads in front are on their way before anything behind: the assembler moves nothing across a branch. size: never
-    negative, which it can't know."""
+    negative, which it can't know; one that may be 1 is a constant where it is."""
     if FORM == 4:
         tl.inline_asm_elementwise(
             "{.reg .pred p; setp.lt.s32 p, $1, 0; @p trap; mov.b32 $0, 0;}", "=r,r", [size], dtype=tl.int32,
             is_pure=False, pack=1,
         )  # fmt: skip
+
+
+@triton.jit
+def bits_of(values):
+    """Some number that takes all of a tuple."""
+    every = values[0].to(tl.int32, bitcast=True)
+    for i in tl.static_range(1, len(values)):
+        every ^= values[i].to(tl.int32, bitcast=True)
+    return every
+
+
+@triton.jit
+def have_made(codes, factors, room, size, FORM: tl.constexpr):
+    """Codes and factors, numbers of the lanes, are made in front of this: the assembler would make them where they are
+    wanted. size: never negative, which it can't know; so nothing is left in the room."""
+    if FORM == 4:
+        every = tl.zeros(codes[0][0][0].shape, tl.int32)
+        for i in tl.static_range(len(codes)):
+            every ^= bits_of(codes[i][0]) ^ bits_of(codes[i][1])
+        for i in tl.static_range(len(factors)):
+            every ^= bits_of(factors[i][0]) ^ bits_of(factors[i][1])
+        leave(room, 0, every, size < 0, FORM)
 
 
 @triton.constexpr_function

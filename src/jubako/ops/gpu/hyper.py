@@ -17,8 +17,9 @@ import triton.language as tl
 from .activation import Quantised, room_for, stack, store_each
 from .combine import Pending, Wide, prepared
 from .experts import Beside, Experts, Parts, Routed, add_up, parts_of, summed
-from .hyper_gates import quick_sigmoid, tile_mix
+from .hyper_gates import tile_mix
 from .hyper_prompt import mix_prompt, settle
+from .hyper_rank import quick_sigmoid
 from .kinds import number_bytes, plain_type
 from .launch import COLUMNS
 from .linear import Input, linear

@@ -14,16 +14,24 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for
-from .blocks import half
-from .fixed import hold, larger, pack, parts_of_codes, quick_inverse
-from .fixed_pairs import add_packed, fetch_packed
+from .fixed import have_made, hold
+from .fixed_lanes import fetch_lane_factors, lane_products
+from .fixed_pairs import add_pair_block, after_block, fetch_codes, fetch_pair_factors, no_sums, whole
 from .hand_over import hand_over
 from .hyper_long import REST, Cut, cut_for, fetch_fresh, fresh, long_parts
-from .integer import fma
-from .kinds import has_width
+from .hyper_rank import (
+    add_parts,
+    factor_of,
+    fetch_halves,
+    fetch_parts,
+    fetch_squares,
+    leave_halves,
+    quick_sigmoid,
+    rank_values,
+)
+from .kinds import minimum_of
 from .room import added, elsewhere, found, found_four, leave, own_room
 from .target import release, target, wait
-from .tensor import block_dots, fetch_both, words_of
 
 if TYPE_CHECKING:
     from .hyper import HyperMix
@@ -32,169 +40,90 @@ GROUP = 4  # columns of a program
 
 
 @triton.jit
-def quick_sigmoid(x, FORM: tl.constexpr):
-    """1 / (1 + e^-x) within a few units in the last place; the CPU's bits are not asked for here."""
-    if FORM == 1 or FORM == 4:
-        return tl.inline_asm_elementwise(
-            "{.reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000;"
-            "rcp.approx.ftz.f32 $0, t;}",
-            "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
-    else:
-        return 1.0 / (1.0 + tl.exp(0.0 - x))
-
-
-@triton.jit
-def fetch_parts(partial, owner, at, there, COUNT: tl.constexpr, STRIDE: tl.constexpr):
-    """Values `at` of COUNT parts of tokens `owner`, on their way."""
-    values = ()
-    for i in tl.static_range(COUNT):
-        values = values + (tl.load(partial + (owner * (COUNT * STRIDE) + at) + i * STRIDE, mask=there, other=0.0),)
-    return values
-
-
-@triton.jit
-def fetch_squares(partial, owner, first, COUNT: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr):
-    """Sums of squares of PARTS parts of COUNT from `first` on, on their way."""
-    values = ()
-    for i in tl.static_range(PARTS):
-        at = owner * (COUNT * STRIDE) + first * STRIDE + (STRIDE - REST)
-        values = values + (tl.load(partial + at + i * STRIDE),)
-    return values
-
-
-@triton.jit
-def factor_of(squares, hidden, eps):
-    """1 / root mean square."""
-    return tl.rsqrt(added(squares) / hidden + eps)
-
-
-@triton.jit
-def add_parts(values, factors, STREAMS: tl.constexpr, PARTS: tl.constexpr):
-    """A stream's parts are added up, then streams times their factors, over STREAMS."""
-    total = values[0] * 0.0
-    for stream in tl.static_range(STREAMS):
-        own = ()
-        for i in tl.static_range(PARTS):
-            own = own + (values[stream * PARTS + i],)
-        total += added(own) * factors[stream]
-    return total * (1.0 / STREAMS)
-
-
-@triton.jit
-def fetch_pairs(up, rows, pairs, top, t, g, PAIRS: tl.constexpr):
-    """All pairs of blocks of sixteen rows from `top` on, in tiles, as `fetch_both` gives them."""
-    at = top // 8 * pairs
-    codes = up.to(tl.pointer_type(tl.int32)) + ((at * 128 + g * 16 + t * 4)[:, :, :, None] + tl.arange(0, 4))
-    scales = (up + tl.cdiv(rows, 16) * 16 * pairs * 64).to(tl.pointer_type(tl.int32)) + (at * 8 + g + t * 0)
-    return fetch_both(codes, scales, pairs, PAIRS, 1)
-
-
-@triton.jit
-def leave_codes(x, room, rank, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, FORM: tl.constexpr):
-    """Columns of rank values x float32 [COLUMNS, BLOCKS, 8, 4] as codes in words [column, low or high bytes, pair,
-    8-weight group of a block, block of the pair, 2], so that a thread's are neighbours; behind them scales float32
-    [column, BLOCKS]."""
-    four = words_of(x)
-    most = larger(larger(four[0], four[1]), larger(four[2], four[3]))
-    largest = tl.max(most.to(tl.int32, bitcast=True), axis=2).to(tl.float32, bitcast=True)
-    column = tl.arange(0, COLUMNS)[:, None]
-    block = tl.arange(0, BLOCKS)[None, :]
-    there = (block * 32 < rank) & (column >= 0)
-    leave(room, COLUMNS * (rank // 2) + column * BLOCKS + block, largest * (1.0 / 32385.0), there, FORM)
-    inverse = quick_inverse(largest, FORM)[:, :, None]
-    n = tl.arange(0, 8)[None, None, :]
-    at = (column * (rank // 2) + block // 2 * 16 + block % 2 * 2)[:, :, None] + (n // 2 * 4 + n % 2)
-    live = there[:, :, None] & (n >= 0)
-    for part in tl.static_range(2):
-        magic, select = parts_of_codes(n * 0 + part)
-        leave(room, at + part * (rank // 4), pack(four, inverse, magic, select, FORM), live, FORM)
-
-
-@triton.jit
-def add_bytes(y, below, raw, x, d0, d1, FORM: tl.constexpr):
-    """Sums of rows and of those eight below after a pair of Q8_0."""
-    dots = block_dots(words_of(raw[0]), words_of(raw[1]), x, FORM)
-    y = fma(dots[0].to(tl.float32), half(raw[2]) * d0, y, FORM)
-    below = fma(dots[1].to(tl.float32), half(raw[3]) * d0, below, FORM)
-    y = fma(dots[2].to(tl.float32), half(raw[2] >> 16) * d1, y, FORM)
-    below = fma(dots[3].to(tl.float32), half(raw[3] >> 16) * d1, below, FORM)
-    return y, below
-
-
-@triton.jit
 def pair_sums(
-    raws, room, rank, t, g, w,
+    codes, factors, room, rank, t, g, w,
     PAIRS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, UP: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """Products of sixteen rows with COLUMNS columns that `leave_codes` left: of rows and of those eight below."""
-    part = tl.minimum(g // 2, COLUMNS - 1) * 2 + g % 2
-    words = part * (rank // 4) + t * 4 + w * 0
-    scales = ()
-    for i in tl.static_range((PAIRS + 1) // 2):
-        at = COLUMNS * (rank // 2) + tl.minimum(t, COLUMNS - 1) * BLOCKS + (g + w) * 0 + i * 4
-        scales = scales + found_four(room, at, FORM)
-    zero = tl.zeros([4, 8, w.shape[2]], tl.float32)
-    y, below = zero, zero
-    for i in tl.static_range(PAIRS):
-        x = found_four(room, words + i * 16, FORM)
-        d0 = scales[2 * i].to(tl.float32, bitcast=True)
-        d1 = scales[2 * i + 1].to(tl.float32, bitcast=True)
-        if has_width(UP, 8):
-            y, below = add_bytes(y, below, raws[i], x, d0, d1, FORM)
-        else:
-            y, below = add_packed((y, below), raws[2 * i], (x[0], x[1]), d0, UP, FORM)
-            y, below = add_packed((y, below), raws[2 * i + 1], (x[2], x[3]), d1, UP, FORM)
-    return y, below
+    """Products of sixteen rows with COLUMNS columns that `leave_halves` left: of rows and of those eight below."""
+    SCALES = COLUMNS * (rank // 2)
+    if COLUMNS == 1:
+        words, scales, more = (), (), ()
+        for i in tl.static_range((2 * PAIRS + 3) // 4):
+            j, k = tl.minimum(4 * i + g // 2, 2 * PAIRS - 1), tl.minimum(4 * i + t, 2 * PAIRS - 1)
+            words = words + (g % 2 * (rank // 4) + j // 2 * 16 + j % 2 * 2 + t * 4 + w * 0,)
+            scales = scales + (SCALES + k + (g + w) * 0,)
+            more = more + (SCALES + BLOCKS + k + (g + w) * 0,)
+        return lane_products(codes, factors, room, words, scales, more, 2 * PAIRS, UP, FORM)
+    else:
+        part = tl.minimum(g // 2, COLUMNS - 1) * 2 + g % 2
+        words = part * (rank // 4) + t * 4 + w * 0
+        place = SCALES + tl.minimum(t, COLUMNS - 1) * BLOCKS + (g + w) * 0
+        scales, more = (), ()
+        for i in tl.static_range((PAIRS + 1) // 2):
+            scales = scales + found_four(room, place + i * 4, FORM)
+            if minimum_of(UP) > 0:
+                more = more + found_four(room, place + (COLUMNS * BLOCKS + i * 4), FORM)
+        four = no_sums(t, g, w)
+        for n in tl.static_range(2 * PAIRS):
+            if n % 2 == 0:
+                x = found_four(room, words + n * 8, FORM)
+            own = (x[n % 2 * 2], x[n % 2 * 2 + 1])
+            d = scales[n].to(tl.float32, bitcast=True)
+            q = more[n].to(tl.float32, bitcast=True) if minimum_of(UP) > 0 else d
+            four = after_block(four, n % 4, add_pair_block(four[n % 4], codes[n], factors[n], own, d, q, UP, FORM))
+        return whole(four)
 
 
 @triton.jit
 def mix_tile(
     streams, gamma, output, inject, partial, up, up_scale, room, q, d, s, numbers, blocks,
-    tile, token, hidden, rank, tokens, eps,
+    tile, token, hidden, rank, tokens, share, eps,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, PAIRS: tl.constexpr, LOW: tl.constexpr,
     COLUMNS: tl.constexpr, PENDING: tl.constexpr, UP: tl.constexpr, SCALED: tl.constexpr, FINE: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """32 mixed hidden values of COLUMNS tokens, quantised; the new streams are kept if there is something PENDING.
 
-    A warp has sixteen elements of one stream. room: `room.own_room`, of the rank values' codes (see `leave_codes`),
+    A warp has sixteen elements of one stream. room: `room.own_room`, of the rank values' codes (see `leave_halves`),
     then of what the gates let through.
     """
-    BLOCKS: tl.constexpr = LOW // 32
+    BLOCKS: tl.constexpr = (LOW // 32 + 3) // 4 * 4
+    SUMMED: tl.constexpr = minimum_of(UP) > 0
+    ROUND: tl.constexpr = 4 * STREAMS
+    ROUNDS: tl.constexpr = (COLUMNS * (LOW // 32) + ROUND - 1) // ROUND
     t = tl.arange(0, 4)[:, None, None]
     g = tl.arange(0, 8)[None, :, None] * 9 % 8  # so that the compiler sees no runs and leaves t + 4·g to the lanes
     w = tl.arange(0, 2 * STREAMS)[None, None, :]
     stream = w // 2
     element = tile * 32 + w % 2 * 16
-    if has_width(UP, 8):
-        raws = fetch_pairs(up, STREAMS * hidden, PAIRS, stream * hidden + element, t, g, PAIRS)
+    top = stream * hidden + element
+    codes = fetch_codes(up, STREAMS * hidden, PAIRS, top, 0, t, g, PAIRS, UP)
+    factors = ()
+    if COLUMNS == 1:
+        factors = fetch_lane_factors(up, STREAMS * hidden, PAIRS, top, 0, w, PAIRS * 2, UP)
     else:
-        raws = fetch_packed(up, STREAMS * hidden, PAIRS, stream * hidden + element, 0, t, g, PAIRS, UP)
+        for i in tl.static_range(PAIRS):
+            factors = factors + fetch_pair_factors(up, STREAMS * hidden, PAIRS, top, i, t, g, UP)
     of = element + g
     near_gamma, far_gamma = tl.load(gamma + (stream * hidden + of)), tl.load(gamma + (stream * hidden + of + 8))
+    have_made(codes, factors, room, hidden, FORM)
     wait(OVERLAP)
-    c = tl.arange(0, COLUMNS)[:, None]
-    r = tl.arange(0, LOW)[None, :]
-    owner = tl.minimum(token + c, tokens - 1)
-    values = fetch_parts(partial, owner, r, r < rank, STREAMS * PARTS, STRIDE)
+    values = ()
+    pair = tl.arange(0, ROUND)[None, None, :]
+    for i in tl.static_range(ROUNDS):
+        own = fetch_halves(partial, token, tokens, pair + i * ROUND, STREAMS, PARTS, STRIDE, LOW // 32, COLUMNS)
+        values = values + (own,)
     held = tl.minimum(token + tl.minimum(t, COLUMNS - 1), tokens - 1)
     line = held * STREAMS + stream
     near_raw = fetch_fresh(streams, output, line, hidden, held, of, PENDING)
     far_raw = fetch_fresh(streams, output, line, hidden, held, of + 8, PENDING)
     strength = tl.load(inject + line) if PENDING else 0.0
-    squares = ()
-    for n in tl.static_range(STREAMS):
-        squares = squares + (fetch_squares(partial, owner, n * PARTS, STREAMS * PARTS, PARTS, STRIDE),)
     own = fetch_squares(partial, held, stream * PARTS, STREAMS * PARTS, PARTS, STRIDE)
-    hold(tokens, FORM)
-    factors = ()
-    for n in tl.static_range(STREAMS):
-        factors = factors + (factor_of(squares[n], hidden, eps),)
-    factor = factor_of(own, hidden, eps)
-    low = add_parts(values, factors, STREAMS, PARTS)
-    low *= quick_sigmoid(low, FORM)
-    leave_codes(tl.reshape(low, [COLUMNS, BLOCKS, 8, 4]), room, rank, COLUMNS, BLOCKS, FORM)
+    hold(hidden, FORM)
+    factor = factor_of(own, share, eps)
+    for i in tl.static_range(ROUNDS):
+        low = rank_values(values[i], share, eps, STREAMS, PARTS, FORM)
+        leave_halves(low, room, pair + i * ROUND, rank, LOW // 32, COLUMNS, SUMMED, FORM)
     near = fresh(near_raw, strength, PENDING, FORM)
     far = fresh(far_raw, strength, PENDING, FORM)
     if PENDING:
@@ -204,13 +133,13 @@ def mix_tile(
     near *= factor * near_gamma
     far *= factor * far_gamma
     tl.debug_barrier()
-    y, below = pair_sums(raws, room, rank, t, g, w, PAIRS, COLUMNS, BLOCKS, UP, FORM)
+    y, below = pair_sums(codes, factors, room, rank, t, g, w, PAIRS, COLUMNS, BLOCKS, UP, FORM)
     if SCALED:
         scale = tl.load(up_scale)
         y *= scale
         below *= scale
     WIDE: tl.constexpr = STREAMS * 32 + 8  # a column's, so that lanes of four columns meet no bank twice
-    later = COLUMNS * (rank // 2 + BLOCKS)
+    later = COLUMNS * (rank // 2 + BLOCKS * (2 if SUMMED else 1))
     at = later + t * WIDE + (w * 16 + g)
     leave(room, at, quick_sigmoid(y, FORM) * near, (t < COLUMNS) & (at >= 0), FORM)
     leave(room, at + 8, quick_sigmoid(below, FORM) * far, (t < COLUMNS) & (at >= 0), FORM)
@@ -227,7 +156,7 @@ def mix_tile(
 
 @triton.jit
 def next_inject(
-    partial, inject, token, hidden, tokens, eps,
+    partial, inject, token, tokens, share, eps,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, COLUMNS: tl.constexpr, FORM: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -240,7 +169,7 @@ def next_inject(
     factors = ()
     for n in tl.static_range(STREAMS):
         squares = fetch_squares(partial, owner, n * PARTS, STREAMS * PARTS, PARTS, STRIDE)
-        factors = factors + (factor_of(squares, hidden, eps),)
+        factors = factors + (factor_of(squares, share, eps),)
     y = 2.0 * quick_sigmoid(add_parts(values, factors, STREAMS, PARTS), FORM)
     tl.store(inject + owner * STREAMS + s, y, mask=token + c < tokens)
 
@@ -248,7 +177,7 @@ def next_inject(
 @triton.jit
 def tile_gate_kernel(
     streams, gamma, output, inject, partial, up, up_scale, outside, given, q, d, s, numbers, blocks,
-    tiles, hidden, rank, tokens, eps,
+    tiles, hidden, rank, tokens, share, eps,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, PAIRS: tl.constexpr, LOW: tl.constexpr,
     COLUMNS: tl.constexpr, WORDS: tl.constexpr, PENDING: tl.constexpr, UP: tl.constexpr, SCALED: tl.constexpr,
     FINE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
@@ -261,11 +190,11 @@ def tile_gate_kernel(
         room = own_room(outside, tokens * 0, WORDS, FORM)
         mix_tile(
             streams, gamma, output, inject, partial, up, up_scale, room, q, d, s, numbers, blocks,
-            tile, token, hidden, rank, tokens, eps, STREAMS, PARTS, STRIDE, PAIRS, LOW, COLUMNS, PENDING, UP, SCALED,
-            FINE, FORM, OVERLAP,
+            tile, token, hidden, rank, tokens, share, eps, STREAMS, PARTS, STRIDE, PAIRS, LOW, COLUMNS, PENDING, UP,
+            SCALED, FINE, FORM, OVERLAP,
         )  # fmt: skip
     else:
-        next_inject(partial, given, token, hidden, tokens, eps, STREAMS, PARTS, STRIDE, COLUMNS, FORM, OVERLAP)
+        next_inject(partial, given, token, tokens, share, eps, STREAMS, PARTS, STRIDE, COLUMNS, FORM, OVERLAP)
 
 
 def tile_mix(
@@ -282,13 +211,13 @@ def tile_mix(
     parts = long_parts(streams, mix, inject, output, columns, cut)
     mixed = room_for(tokens, hidden, fine, device)
     given = torch.empty(tokens, count, device=device) if mix.inject is not None else None
-    low = max(triton.next_power_of_2(rank), 4 * 64 * count // columns)  # four values a thread, or more
-    words = columns * (low // 2 + low // 32 + count * 32 + 8)
+    low = -(-rank // 32) * 32
+    words = columns * (rank // 2 + (low // 32 + 3) // 4 * 8 + count * 32 + 8)
     tile_gate_kernel[(tiles + (0 if given is None else 1), groups)](
         streams, mix.norm, parts if output is None else output, parts if inject is None else inject, parts,
         mix.up.data, mix.up.scale_or_data,
         elsewhere(to, 1, words, device), parts if given is None else given,
-        mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks, tiles, hidden, rank, tokens, mix.eps,
+        mixed.q, mixed.d, mixed.s, mixed.x, mixed.blocks, tiles, hidden, rank, tokens, 1.0 / hidden, mix.eps,
         STREAMS=count, PARTS=hidden // cut.size, STRIDE=parts.shape[2], PAIRS=mix.up.blocks // 2, LOW=low,
         COLUMNS=columns, WORDS=words, PENDING=output is not None, UP=mix.up.type.id,
         SCALED=mix.up.scale is not None, FINE=fine, FORM=to.form, OVERLAP=to.overlap, num_warps=2 * count, **to.options,

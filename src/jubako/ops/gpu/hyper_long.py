@@ -14,11 +14,19 @@ import torch
 import triton
 import triton.language as tl
 
-from .fixed import add_block, fetch_blocks, hold, put
-from .fixed_pairs import add_packed, fetch_packed
+from .fixed import have_made, hold, put
+from .fixed_lanes import fetch_lane_factors, lane_products
+from .fixed_pairs import (
+    add_pair_block,
+    after_block,
+    fetch_codes,
+    fetch_pair_factors,
+    no_sums,
+    whole,
+)
 from .hyper_codes import found_block, leave_block, leave_sums
 from .integer import fma
-from .kinds import has_width, scales_of
+from .kinds import minimum_of, scales_of
 from .plain import numbers_at
 from .room import added, elsewhere, found, leave, own_room
 from .target import release, target, wait
@@ -45,39 +53,45 @@ def fresh(raw, strength, PENDING: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
+def own_block(i, w, BLOCKS: tl.constexpr, WARPS: tl.constexpr, TILES: tl.constexpr):
+    """Where among a column's codes (hyper_codes.py) the i-th block lies that warp w multiplies."""
+    return i % BLOCKS * WARPS + (w // TILES * TILES + i // BLOCKS)
+
+
+@triton.jit
 def rows_of_part(
     streams, gamma, output, inject, down, down_scale, rank, partial, room, tile, part, token, tokens, hidden,
     STREAMS: tl.constexpr, PARTS: tl.constexpr, STRIDE: tl.constexpr, BLOCKS: tl.constexpr, WARPS: tl.constexpr,
     TILES: tl.constexpr, COLUMNS: tl.constexpr, PENDING: tl.constexpr, DOWN: tl.constexpr, SCALED: tl.constexpr,
     FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """16·TILES rows over a part of a stream, for COLUMNS tokens.
-
-    A warp has BLOCKS blocks of all tiles of Q8_0; of K-quants, TILES times as many, in pairs, of one tile.
-    """
+    """16·TILES rows over a part of a stream, for COLUMNS tokens. A warp codes BLOCKS blocks, and multiplies TILES times
+    as many with one of the tiles."""
     stream = part // PARTS
     t = tl.arange(0, 4)[:, None, None]
     g = tl.arange(0, 8)[None, :, None] * 9 % 8
     w = tl.arange(0, WARPS)[None, None, :]
-    PACKED: tl.constexpr = not has_width(DOWN, 8)
     HALVED: tl.constexpr = scales_of(DOWN) == 1
+    SUMMED: tl.constexpr = minimum_of(DOWN) > 0
     PAIRS: tl.constexpr = BLOCKS * TILES // 2
-    PLACES: tl.constexpr = WARPS // TILES if PACKED else WARPS  # warps side by side along a row
-    first = (part * PLACES + (w // TILES if PACKED else w)) * (PAIRS if PACKED else BLOCKS)
-    raws = ()
-    if PACKED:
-        top = tl.minimum((tile * TILES + w % TILES) * 16, tl.cdiv(rank, 16) * 16 - 16)
-        raws = fetch_packed(down, rank, STREAMS * hidden // 64, top, first, t, g, PAIRS, DOWN)
+    PLACES: tl.constexpr = WARPS // TILES  # warps side by side along a row
+    first = (part * PLACES + w // TILES) * PAIRS
+    top = tl.minimum((tile * TILES + w % TILES) * 16, tl.cdiv(rank, 16) * 16 - 16)
+    pairs = STREAMS * hidden // 64
+    codes = fetch_codes(down, rank, pairs, top, first, t, g, PAIRS, DOWN)
+    factors = ()
+    if COLUMNS == 1:
+        factors = fetch_lane_factors(down, rank, pairs, top, first * 2, w, PAIRS * 2, DOWN)
     else:
-        for r in tl.static_range(TILES):
-            top = tl.minimum((tile * TILES + r) * 16, tl.cdiv(rank, 16) * 16 - 16)
-            raws = raws + (fetch_blocks(down, rank, STREAMS * hidden // 64, top, first, t, g, BLOCKS),)
+        for i in tl.static_range(PAIRS):
+            factors = factors + fetch_pair_factors(down, rank, pairs, top, first + i, t, g, DOWN)
     n = tl.arange(0, WARPS * COLUMNS)[:, None]
     k = (part * WARPS + n // COLUMNS) * (BLOCKS * 32) + tl.arange(0, 32)[None, :]
     owner = tl.minimum(token + n % COLUMNS, tokens - 1)
-    factors = ()
+    gammas = ()
     for i in tl.static_range(BLOCKS):
-        factors = factors + (tl.load(gamma + k + i * 32),)
+        gammas = gammas + (tl.load(gamma + k + i * 32),)
+    have_made(codes, factors, room, hidden, FORM)
     wait(OVERLAP)
     line = owner * STREAMS + stream
     numbers = ()
@@ -86,38 +100,35 @@ def rows_of_part(
     strengths = ()  # numbers, which have no order of lanes of their own
     for c in tl.static_range(COLUMNS if PENDING else 0):
         strengths = strengths + (tl.load(inject + tl.minimum(token + c, tokens - 1) * STREAMS + stream),)
-    hold(tokens, FORM)
+    hold(hidden, FORM)
     strength = n * 0.0
     for c in tl.static_range(len(strengths)):
         strength = tl.where(n % COLUMNS == c, strengths[c], strength)
     SCALES: tl.constexpr = BLOCKS * WARPS * COLUMNS * 16  # where they begin
-    SUMS: tl.constexpr = BLOCKS * WARPS * COLUMNS * 17
+    SUMS: tl.constexpr = BLOCKS * WARPS * COLUMNS * (18 if SUMMED else 17)
     for i in tl.static_range(BLOCKS):
-        x = fresh(numbers[i], strength, PENDING, FORM) * factors[i]
-        leave_block(x, room, i, SCALES, BLOCKS, WARPS, COLUMNS, HALVED, FORM)
+        x = fresh(numbers[i], strength, PENDING, FORM) * gammas[i]
+        leave_block(x, room, i, SCALES, BLOCKS, WARPS, COLUMNS, HALVED, SUMMED, FORM)
     tl.debug_barrier()
-    zero = tl.zeros([4, 8, WARPS], tl.float32)
     ROWS: tl.constexpr = 16 * TILES
     WIDE: tl.constexpr = ROWS + 8  # a column's, so that lanes of four columns meet no bank twice
-    if PACKED:
-        sums = (zero, zero)
-        for i in tl.static_range(PAIRS * 2):
-            mine = (i % BLOCKS * WARPS + (w // TILES * TILES + i // BLOCKS)) * COLUMNS
-            x, d = found_block(room, mine, t, g, SCALES, COLUMNS, FORM)
-            sums = add_packed(sums, raws[i], x, d, DOWN, FORM)
-        leave_sums(sums, room, SUMS + (w // TILES * COLUMNS + t) * WIDE + (w % TILES * 16 + g), t, COLUMNS, FORM)
+    if COLUMNS == 1:
+        words, scales, more = (), (), ()
+        for i in tl.static_range((2 * PAIRS + 3) // 4):
+            j, k = tl.minimum(4 * i + g // 2, 2 * PAIRS - 1), tl.minimum(4 * i + t, 2 * PAIRS - 1)
+            words = words + (own_block(j, w, BLOCKS, WARPS, TILES) * 16 + g % 2 * 8 + t * 2,)
+            scales = scales + (SCALES + own_block(k, w, BLOCKS, WARPS, TILES) + g * 0,)
+            more = more + (SCALES + BLOCKS * WARPS + own_block(k, w, BLOCKS, WARPS, TILES) + g * 0,)
+        sums = lane_products(codes, factors, room, words, scales, more, 2 * PAIRS, DOWN, FORM)
     else:
-        sums = ()
-        for _ in tl.static_range(TILES):
-            sums = sums + ((zero, zero),)
-        for i in tl.static_range(BLOCKS):
-            x, d = found_block(room, (i * WARPS + w) * COLUMNS, t, g, SCALES, COLUMNS, FORM)
-            after = ()
-            for r in tl.static_range(TILES):
-                after = after + (add_block(sums[r], raws[r][i], x, d, FORM),)
-            sums = after
-        for r in tl.static_range(TILES):
-            leave_sums(sums[r], room, SUMS + (w * COLUMNS + t) * WIDE + (r * 16 + g), t, COLUMNS, FORM)
+        four = no_sums(t, g, w)
+        for i in tl.static_range(PAIRS * 2):
+            mine = own_block(i, w, BLOCKS, WARPS, TILES) * COLUMNS
+            x, d, q = found_block(room, mine, t, g, SCALES, BLOCKS * WARPS * COLUMNS if SUMMED else 0, COLUMNS, FORM)
+            now = add_pair_block(four[i % 4], codes[i], factors[i], x, d, q, DOWN, FORM)
+            four = after_block(four, i % 4, now)
+        sums = whole(four)
+    leave_sums(sums, room, SUMS + (w // TILES * COLUMNS + t) * WIDE + (w % TILES * 16 + g), t, COLUMNS, FORM)
     tl.debug_barrier()
     c = tl.arange(0, COLUMNS)[:, None]
     row = tl.arange(0, ROWS)[None, :]
@@ -154,7 +165,7 @@ def rest_of_part(
     for i in tl.static_range(BLOCKS):
         raws = raws + (fetch_fresh(streams, output, line, hidden, token, k - stream * hidden + i * 32, PENDING),)
     strength = tl.load(inject + line) if PENDING else 0.0
-    hold(tokens, FORM)
+    hold(hidden, FORM)
     zero = tl.zeros([WARPS, 32], tl.float32)
     sums = ()
     for _ in tl.static_range(8):
@@ -212,10 +223,8 @@ def long_part_kernel(
 
 @dataclass(frozen=True)
 class Cut:
-    """Of a program: warps, side by side along a row, blocks of 32 that each of them codes, tiles of sixteen rows.
-
-    Of a K-quant's tiles a warp has one, over as many times its blocks.
-    """
+    """Of a program: warps, blocks of 32 that each of them codes, tiles of sixteen rows. A warp multiplies one of these,
+    over as many times its blocks."""
 
     warps: int = 8
     blocks: int = 5
@@ -228,7 +237,7 @@ class Cut:
 
     def words(self, columns: int) -> int:
         """Of a program's room."""
-        return self.warps * columns * (self.blocks * 17 + 16 * self.tiles + 8)
+        return self.warps * columns * self.blocks * 18 + self.warps // self.tiles * columns * (16 * self.tiles + 8)
 
 
 def cut_for(mix: HyperMix, columns: int) -> Cut:
@@ -238,7 +247,7 @@ def cut_for(mix: HyperMix, columns: int) -> Cut:
     for blocks in (5, 4, 2, 1):
         for warps in (8, 4, 2, 1):
             if mix.hidden % (warps * blocks * 32) == 0:
-                return Cut(min(warps, widest), blocks, 2 if mix.down.type is TILED else min(warps, 2))
+                return Cut(min(warps, widest), blocks, min(warps, 2))
     raise AssertionError(f"hidden size {mix.hidden} is not a multiple of 32")
 
 
@@ -253,7 +262,7 @@ def long_parts(
     at = -(-rank // 16) * 16
     parts = torch.empty(tokens, count * per, at + REST.value, device=streams.device)
     words = cut.words(columns)
-    assert mix.down.type is TILED or (cut.warps % cut.tiles == 0 and cut.blocks * cut.tiles % 2 == 0), cut
+    assert cut.warps % cut.tiles == 0 and cut.blocks * cut.tiles % 2 == 0, cut
     tiles = -(-rank // (16 * cut.tiles))
     long_part_kernel[(tiles + columns, count * per, -(-tokens // columns))](
         streams, mix.norm, parts if output is None else output, parts if inject is None else inject,
