@@ -184,6 +184,20 @@ def _harmless(position: int, value: object, before: object, field: int) -> bool:
     return field == 4 and position == 70 and isinstance(value, int) and value <= 70
 
 
+def test_files_that_name_each_other_are_no_chain(tmp_path: Path, quiet: None) -> None:
+    """The first claims to go on from the second, as the second does from it; all checksums are right."""
+    from jubako.engine.saved import file as session_file
+
+    written(tmp_path, 41, 70)
+    first, second = files(tmp_path)
+    packed = first.read_bytes()
+    lying = replace(read_header(first), parent=read_header(second).digest, parent_position=40)
+    first.write_bytes(session_file._packed(lying) + packed[HEADER_BYTES:])
+    store = opened(tmp_path, Pool())
+    assert store.load(IDS) is None
+    store.close()
+
+
 def test_a_file_that_ends_early_or_is_foreign_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     written(tmp_path, 41)
     [path] = files(tmp_path)

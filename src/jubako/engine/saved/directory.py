@@ -84,10 +84,11 @@ class SessionDirectory:
             chain.append(entry)
             if entry.header.parent == NO_PARENT:
                 return chain
-            first = entry.header.first_page
-            entry = self._entries.get(self.path(entry.header.parent).name)
-            if entry is not None and entry.header is not None and entry.header.full_pages < first:
-                break
+            child = entry.header
+            entry = self._entries.get(self.path(child.parent).name)
+            if entry is not None and (parent := entry.header) is not None:
+                if parent.position != child.parent_position or parent.full_pages < child.first_page:
+                    break  # nor do positions go down without end where two name each other
         return []
 
     def touch(self, chain: list[Entry]) -> None:
