@@ -86,9 +86,10 @@ class SessionDirectory:
                 return chain
             child = entry.header
             entry = self._entries.get(self.path(child.parent).name)
-            if entry is not None and (parent := entry.header) is not None:
-                if parent.position != child.parent_position or parent.full_pages < child.first_page:
-                    break  # nor do positions go down without end where two name each other
+            parent = entry.header if entry is not None else None
+            # the length falls with every step, so two that name each other are no circle
+            if parent is None or parent.position != child.parent_position or parent.full_pages < child.first_page:
+                break
         return []
 
     def touch(self, chain: list[Entry]) -> None:
