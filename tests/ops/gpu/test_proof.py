@@ -17,7 +17,7 @@ def test_right_products_are_believed_and_wrong_ones_noticed(
     name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(proof, "SHAPES", ((40, 256, 3),))
-    monkeypatch.setattr(proof, "MIX", SMALL)
+    monkeypatch.setattr(proof, "MIX", (SMALL,))
     proof.tiles_are_right.cache_clear()
     assert proof.tiles_are_right(device, name)
     proof.tiles_are_right.cache_clear()
@@ -32,7 +32,7 @@ def test_wrong_mixes_are_noticed(device: torch.device, monkeypatch: pytest.Monke
     """Of a type that only mixes take."""
     proof.tiles_are_right.cache_clear()
     monkeypatch.setattr(proof, "SHAPES", ())
-    monkeypatch.setattr(proof, "MIX", SMALL)
+    monkeypatch.setattr(proof, "MIX", (SMALL,))
     assert proof.tiles_are_right(device, "Q5_1")
     proof.tiles_are_right.cache_clear()
     monkeypatch.setattr(proof, "tile_mix", lambda x, mix, fine: tile_mix(x.flip(2), mix, fine))

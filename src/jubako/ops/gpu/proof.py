@@ -25,14 +25,15 @@ SHAPES = ((40, 512, 6), (40, 1024, 3), (40, 2048, 1), (8200, 256, 3), (8200, 512
 """Rows, columns, tokens: of all cuts of a launch."""
 SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208, 1)}
 """First byte of a block's scales, and how many halves; (0, 1) where there is nothing else."""
-MIX = (5, 4, 64, 64)  # tokens, streams, hidden size, rank
+MIX = ((5, 4, 64, 64), (1, 4, 64, 64))
+"""Tokens, streams, hidden size, rank: of several columns and of a single one, whose blocks take columns' places."""
 
 
 @lru_cache(maxsize=64)
 def tiles_are_right(device: torch.device, name: str) -> bool:
     """Small products of tiles of a block type, and a hyper-connection's mix, against float64."""
     right = name not in MULTIPLIED or all(_products_agree(device, name, *shape) for shape in SHAPES)
-    right = right and _mix_agrees(device, name, *MIX)
+    right = right and all(_mix_agrees(device, name, *shape) for shape in MIX)
     if not right:
         log.warning(
             "this card's compiler places tensor core operands otherwise than expected: products of %s avoid them", name
