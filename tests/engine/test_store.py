@@ -301,6 +301,9 @@ def test_the_default_directory_is_the_users_cache(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/me")
     assert default_directory() == Path("/home/me/.cache/jubako/sessions")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user whom the system does not know
+    assert default_directory() == Path("/nonexistent/.cache/jubako/sessions")
 
 
 def test_killed_at_any_moment_it_leaves_whole_files(tmp_path: Path, quiet: None) -> None:

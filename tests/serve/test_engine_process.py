@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import httpx
@@ -230,6 +231,24 @@ def test_a_terminals_interrupt_is_for_the_server_alone(tmp_path: Path) -> None:
         )
     finally:
         server.kill()
+
+
+def test_a_home_that_can_not_be_written_to_keeps_no_server_from_starting(tmp_path: Path) -> None:
+    """Read-only containers have such homes. A folder that was asked for is another matter."""
+    (tmp_path / "home").write_text("no folder")
+    words = [sys.executable, "-m", "jubako.cli", "serve", str(SMALL), "--port", "0"]
+    environment = {**_environment(), "XDG_CACHE_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"}
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, env=environment, text=True)
+    try:
+        assert server.stderr is not None
+        said = list(takewhile(lambda line: "Ready after" not in line, server.stderr))
+        assert server.poll() is None and any("what was read is not kept for the next start" in line for line in said)
+    finally:
+        server.terminate()
+        server.wait(20)
+    asked = [*words, "--sessions", str(tmp_path / "home" / "sessions")]
+    refused = subprocess.run(asked, capture_output=True, env=environment, text=True, timeout=60)
+    assert refused.returncode == 1 and "sessions can't be kept in" in refused.stderr
 
 
 def test_an_engine_that_can_not_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

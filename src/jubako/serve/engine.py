@@ -100,9 +100,13 @@ def _take_commands(channel: Channel[Command], scheduler: Scheduler) -> bool:
 def _schedule(model: Model, start: Start) -> Scheduler:
     from ..engine.saved.store import SessionStore
     from ..engine.scheduler import Scheduler
+    from ..place.folders import may_write
 
     directory = None if start.sessions is None else Path(start.sessions)
     store = SessionStore(directory, start.sessions_bytes) if start.sessions_bytes else None
+    if store is not None and directory is None and not may_write(store.directory):  # nobody asked for that folder
+        log.warning("what was read is not kept for the next start: %s can't be written to", store.directory)
+        store = None
     return Scheduler(
         model, sequences=start.sequences, drafts=start.drafts, prefix_bytes=start.prefix_bytes, store=store
     )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...arch.network import Network
 from ...errors import MachineError
+from ...place.folders import kernel_folder
 from ...place.memory import usable_memory
 from ...place.plan import Wish
 from ...place.resident import tensors_of
-from ..folders import cache_folder
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,8 @@ def open_gpus(gpus: Sequence[int] | None = None) -> list[torch.device]:
 
     Kernels compiled here are kept in the user's cache for the next start.
     """
-    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder("kernels")))
+    if "TRITON_CACHE_DIR" not in os.environ:
+        os.environ["TRITON_CACHE_DIR"] = str(kernel_folder())
     import torch
 
     advice = "use device cpu, or"

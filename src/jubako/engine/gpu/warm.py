@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from ...arch.network import Network
+from ...place.folders import cache_folder
 from ...place.heat import Heat
-from ...place.probe import cache_folder
 from ...place.resident import expert_layers
 from .swaps import Swaps
 
@@ -23,7 +23,7 @@ def use_file(network: Network) -> Path:
     """Where the heat of this model's experts is kept: by its name, sizes and file name."""
     config = network.config
     named = f"{config.name}\n{len(expert_layers(network))} {config.experts}\n{network.embed.file.name}"
-    return cache_folder() / "use" / f"{hashlib.sha256(named.encode()).hexdigest()[:24]}.npy"
+    return cache_folder("use") / f"{hashlib.sha256(named.encode()).hexdigest()[:24]}.npy"
 
 
 def last_order(network: Network) -> np.ndarray | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import MachineError
 from ...ops.pages import PagePool, Saved
-from ..folders import cache_folder
+from ...place.folders import cache_folder
 from .checkpoint import Checkpoint
 from .directory import Entry, SessionDirectory
 from .file import BATCH, NO_PARENT, DamagedFile, Header, Layout, SessionFile, write_file

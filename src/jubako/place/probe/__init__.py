@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ...errors import FileFormatError, MachineError
+from ..folders import cache_folder
 from ..machine import CardRates, Disk, Identity, Kernel, Machine, Together
 from ..memory import free_memory, total_memory
 from . import cpu, disk
@@ -26,13 +27,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float], None]  # what is measured now, and the share of the whole that is done
 _NODES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # a driver's device files: NVIDIA's, AMD's, and those of WSL
 UNKNOWN_DISK = Disk("", 500e6, 5000, 2e-4, False, 0)  # a slow SSD, where none could be measured
-
-
-def cache_folder() -> Path:
-    """Where what was measured and learnt is kept from one start to the next."""
-    root = os.environ.get("JUBAKO_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    folder = Path(root) if root else Path.home() / ".cache"
-    return folder / "jubako"
 
 
 def cache_file(identity: Identity) -> Path:
