@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .activation import rounded
 from .integer import dot4
+from .kinds import has_width
 from .room import leave
 from .tensor import plain_dot
 
@@ -109,6 +110,13 @@ def hold(size, FORM: tl.constexpr):
             "{.reg .pred p; setp.lt.s32 p, $1, 0; @p trap; mov.b32 $0, 0;}", "=r,r", [size], dtype=tl.int32,
             is_pure=False, pack=1,
         )  # fmt: skip
+
+
+@triton.constexpr_function
+def makes_late(columns: int, number: int) -> bool:
+    """Whether a mix makes its weights' codes and factors while its streams are on their way, not before it waits:
+    packed ones, for several columns, whose loads are many."""
+    return columns > 1 and not has_width(number, 8)
 
 
 @triton.jit

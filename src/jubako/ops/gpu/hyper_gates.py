@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised, room_for
-from .fixed import have_made, hold
+from .fixed import have_made, hold, makes_late
 from .fixed_lanes import fetch_lane_factors, lane_products
 from .fixed_pairs import add_pair_block, after_block, fetch_codes, fetch_pair_factors, no_sums, whole
 from .hand_over import hand_over
@@ -106,7 +106,8 @@ def mix_tile(
             factors = factors + fetch_pair_factors(up, STREAMS * hidden, PAIRS, top, i, t, g, UP)
     of = element + g
     near_gamma, far_gamma = tl.load(gamma + (stream * hidden + of)), tl.load(gamma + (stream * hidden + of + 8))
-    have_made(codes, factors, room, hidden, FORM)
+    if not makes_late(COLUMNS, UP):
+        have_made(codes, factors, room, hidden, FORM)
     wait(OVERLAP)
     values = ()
     pair = tl.arange(0, ROUND)[None, None, :]
@@ -119,6 +120,8 @@ def mix_tile(
     far_raw = fetch_fresh(streams, output, line, hidden, held, of + 8, PENDING)
     strength = tl.load(inject + line) if PENDING else 0.0
     own = fetch_squares(partial, held, stream * PARTS, STREAMS * PARTS, PARTS, STRIDE)
+    if makes_late(COLUMNS, UP):
+        have_made(codes, factors, room, hidden, FORM)
     hold(hidden, FORM)
     factor = factor_of(own, share, eps)
     for i in tl.static_range(ROUNDS):

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .fixed import have_made, hold, put
+from .fixed import have_made, hold, makes_late, put
 from .fixed_lanes import fetch_lane_factors, lane_products
 from .fixed_pairs import (
     add_pair_block,
@@ -91,7 +91,8 @@ def rows_of_part(
     gammas = ()
     for i in tl.static_range(BLOCKS):
         gammas = gammas + (tl.load(gamma + k + i * 32),)
-    have_made(codes, factors, room, hidden, FORM)
+    if not makes_late(COLUMNS, DOWN):
+        have_made(codes, factors, room, hidden, FORM)
     wait(OVERLAP)
     line = owner * STREAMS + stream
     numbers = ()
@@ -100,6 +101,8 @@ def rows_of_part(
     strengths = ()  # numbers, which have no order of lanes of their own
     for c in tl.static_range(COLUMNS if PENDING else 0):
         strengths = strengths + (tl.load(inject + tl.minimum(token + c, tokens - 1) * STREAMS + stream),)
+    if makes_late(COLUMNS, DOWN):
+        have_made(codes, factors, room, hidden, FORM)
     hold(hidden, FORM)
     strength = n * 0.0
     for c in tl.static_range(len(strengths)):
