@@ -60,9 +60,9 @@ class TileCut:
     """How a product of tiles is cut: warps of a program, groups of four columns, units fetched together; at_once: all
     columns of a round come before its first product; registers of a thread, None for as many as that takes.
 
-    shares: of a row, one after another, each with units of its own a round (tile_shares.py), 0 for none; ahead: rounds
-    on their way before the launch in front has ended, 0 for a loop over them; early: scales of the first are made by
-    then, too; alone: there is one column, and a warp has all pairs of a share's unit (tile_column.py)."""
+    shares: of a row, one after another, each with units of its own a round (tile_shares.py), 0 for more columns than
+    four; ahead: rounds on their way before the launch in front has ended, 0 for a loop over them; alone: there is one
+    column, and a warp has all pairs of a share's unit (tile_column.py)."""
 
     warps: int
     fours: int
@@ -71,12 +71,11 @@ class TileCut:
     registers: int | None
     shares: int = 0
     ahead: int = 1
-    early: bool = False
     alone: bool = False
 
 
-def tile_cut(rows: int, units: int, tokens: int, packed: bool = False, offsets: bool = False) -> TileCut:
-    """packed: weights are of less than a byte; offsets: their blocks have one.
+def tile_cut(rows: int, units: int, tokens: int, packed: bool = False) -> TileCut:
+    """packed: weights are of less than a byte.
 
     Of few rows all weights, or as many as registers hold, are on their way when the launch in front ends; what is left
     is a column's round trip and arithmetic, which shares of a row divide among warps.
@@ -86,36 +85,39 @@ def tile_cut(rows: int, units: int, tokens: int, packed: bool = False, offsets: 
     leave room for a thousand programs at once, all of a layer's projections or a wave of an output matrix.
     """
     fours, few = triton.next_power_of_2(-(-tokens // 4)), rows < FEW
-    warps = 4 if few else 2
     if fours > 1:
         step = 2 if packed else 5 if fours == 2 else 10 if few else 2
-        return TileCut(warps, fours, divisor(units, step), False, None)
+        return TileCut(4 if few else 2, fours, divisor(units, step), False, None)
     if tokens > 1 and few:
-        return share_cut(units, 2, 4, 8)
+        return side_by_side(share_cut(units, 2, 4, 8))
     if tokens > 1:
-        return TileCut(warps, fours, divisor(units, 2), True, 128)
+        return TileCut(2, 1, divisor(units, 2), True, 128, shares=1, ahead=0)
     if few:
-        cut = column_cut(units, 8, 5 if packed else 3, offsets)
-        return replace(cut, registers=128) if cut.shares == 8 and cut.step <= 3 and packed else cut
+        return side_by_side(column_cut(units, 8, 5 if packed else 1, 5 if packed else 2))
     if packed:
         return TileCut(1, 1, divisor(units, 5), False, 224, shares=1, ahead=0, alone=True)
     if rows < WAVES and units % 2 == 0:
-        return replace(column_cut(units, 2, 5, False), registers=232)
-    return TileCut(warps, fours, divisor(units, 2 if rows >= WAVES else 5), True, 128 if rows >= WAVES else None)
+        return replace(column_cut(units, 2, 5, 5), registers=232)
+    return TileCut(2, 1, divisor(units, 2 if rows >= WAVES else 5), True, 128 if rows >= WAVES else None)
 
 
 def share_cut(units: int, most: int, step: int, ahead: int) -> TileCut:
-    """Of up to four columns: up to `most` shares with up to `step` units a round, `ahead` on their way."""
+    """Of up to four columns: up to `most` shares with up to `step` units a round, up to `ahead` on their way."""
     shares = 1 << (math.gcd(units, most).bit_length() - 1)
     step = divisor(units // shares, step)
     rounds = units // (shares * step)
     return TileCut(4 * shares, 1, step, True, None, shares, min(rounds, max(1, ahead // step)))
 
 
-def column_cut(units: int, most: int, step: int, early: bool) -> TileCut:
-    """Of a single column."""
-    cut = share_cut(units, most, step, step)
-    return replace(cut, warps=cut.shares, early=early, alone=True)
+def column_cut(units: int, most: int, step: int, ahead: int) -> TileCut:
+    """The same of a single column."""
+    cut = share_cut(units, most, step, ahead)
+    return replace(cut, warps=cut.shares, alone=True)
+
+
+def side_by_side(cut: TileCut) -> TileCut:
+    """With registers for two programs of eight warps on a multiprocessor, if they suffice."""
+    return replace(cut, registers=128) if cut.warps == 8 and (cut.step <= 3 or not cut.alone) else cut
 
 
 def second_cut(matrix: Matrix, units: int, rows: int, warps: int, columns: int, each: int = 1) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from .activation import Quantised
 from .cuts import divisor, second_cut, tile_cut
 from .fixed import put
 from .kinds import in_tiles as tiled
-from .kinds import minimum_of
 from .matrix import Matrix
 from .peer_word import SITES, Outbox, exchange_number, word_of
 from .room import elsewhere, own_room
@@ -41,21 +40,26 @@ def store_rows(y, row, column, scale, rows, tokens, out, out_stride, sent, SCALE
 def sixteen_rows(
     base, scale, rows, blocks, top, x, tokens, out, out_stride, first, own, sent,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, AT_ONCE: tl.constexpr, SHARES: tl.constexpr,
-    AHEAD: tl.constexpr, EARLY: tl.constexpr, ALONE: tl.constexpr, TYPE: tl.constexpr, SCALED: tl.constexpr,
-    SITES: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    AHEAD: tl.constexpr, ALONE: tl.constexpr, TYPE: tl.constexpr, SCALED: tl.constexpr, SITES: tl.constexpr,
+    FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Sixteen rows from `top` on of a matrix in tiles times all columns, over UNITS units from `first` on, into out.
     own: see `room.own_room`; sent: see `store_rows`; all else: see `TileCut`."""
     if SHARES > 0:
         program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         room = own_room(own, program, room_words(SHARES, ALONE), FORM)
-        if AHEAD == 0:
+        if AHEAD > 0:
+            sums = share_sums(
+                base, rows, blocks // 8, top, x, tokens, first, room, UNITS, STEP, SHARES, AHEAD, ALONE, TYPE, FORM,
+                OVERLAP,
+            )  # fmt: skip
+        elif ALONE:
             sums = column_sums(base, rows, blocks // 8, top, x, first, UNITS, STEP, TYPE, FORM, OVERLAP)
         else:
-            sums = share_sums(
-                base, rows, blocks // 8, top, x, tokens, first, room, UNITS, STEP, SHARES, AHEAD, EARLY, ALONE, TYPE,
-                FORM, OVERLAP,
-            )  # fmt: skip
+            every = tile_products(
+                base, rows, blocks // 8, top, x, tokens, first, UNITS, STEP, 1, AT_ONCE, TYPE, FORM, OVERLAP
+            )
+            sums = every[0]
         row, column, y, live = share_rows(sums, room, top, SHARES, ALONE, FORM)
         there = live & (row < rows) & (column < tokens)
         if SCALED:
@@ -76,12 +80,13 @@ def sixteen_rows(
 
 @triton.jit(do_not_specialize=["site"])
 def tile_kernel(
-    base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks,
-    q, d, s, numbers, x_blocks, x_valid, tokens, out, out_stride, split_stride, own, box, passes, site, most,
+    base, scale, rows, second_base, second_scale, second_rows, second_tiles, blocks: tl.constexpr,
+    q, d, s, numbers, x_blocks: tl.constexpr, x_valid, tokens, out, out_stride, split_stride, own,
+    box, passes, site, most,
     UNITS: tl.constexpr, STEP: tl.constexpr, FOURS: tl.constexpr, TYPE: tl.constexpr, SECOND: tl.constexpr,
     SECOND_STEP: tl.constexpr, SECOND_ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     SCALED: tl.constexpr, SITES: tl.constexpr, AT_ONCE: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr,
-    EARLY: tl.constexpr, ALONE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    ALONE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, split): sixteen rows of a matrix in tiles; programs of a second one, if any, come first.
 
@@ -100,15 +105,15 @@ def tile_kernel(
     if tile >= second_tiles * TIMES:
         sixteen_rows(
             base, scale, rows, blocks, (tile - second_tiles * TIMES) * 16, (q, d, s, x_blocks), tokens, out, out_stride,
-            split * UNITS, own, (box, number, site, most), UNITS, STEP, FOURS, AT_ONCE, SHARES, AHEAD, EARLY, ALONE,
-            TYPE, SCALED, SITES, FORM, OVERLAP,
+            split * UNITS, own, (box, number, site, most), UNITS, STEP, FOURS, AT_ONCE, SHARES, AHEAD, ALONE, TYPE,
+            SCALED, SITES, FORM, OVERLAP,
         )  # fmt: skip
     elif SECOND >= 0:
         if tiled(SECOND):
             sixteen_rows(
                 second_base, second_scale, second_rows, blocks, tile * 16, (q, d, s, x_blocks), tokens, out + rows,
                 out_stride, split * UNITS, own, None, UNITS, SECOND_STEP, FOURS, AT_ONCE, SHARES,
-                1 if AHEAD > 0 else 0, False, ALONE, SECOND, SCALED, 0, FORM, OVERLAP,
+                1 if AHEAD > 0 else 0, ALONE, SECOND, SCALED, 0, FORM, OVERLAP,
             )  # fmt: skip
         else:
             x = (q, d, s, numbers, x_blocks, x_valid)
@@ -129,7 +134,7 @@ def launch_tiles(
 ) -> None:
     """`launch` of a matrix in tiles."""
     first, second = matrices[0], matrices[1] if len(matrices) > 1 else matrices[0]
-    cut = tile_cut(first.rows, units, x.tokens, first.type is not TILED, minimum_of.fn(first.type.id) > 0)
+    cut = tile_cut(first.rows, units, x.tokens, first.type is not TILED)
     columns = min(triton.next_power_of_2(x.tokens), 4)
     second_rows, second_step = second_cut(second, units, 4 * cut.warps, cut.warps, columns, 2)
     times = cut.fours
@@ -151,6 +156,6 @@ def launch_tiles(
         UNITS=units, STEP=cut.step, FOURS=cut.fours, TYPE=first.type.id, SITES=0 if outbox is None else SITES,
         SECOND=second.type.id if len(matrices) > 1 else -1, SECOND_STEP=second_step, SECOND_ROWS=second_rows,
         COLUMNS=columns, EVEN=first.blocks % 8 == 0, SCALED=scaled, AT_ONCE=cut.at_once, SHARES=cut.shares,
-        AHEAD=cut.ahead, EARLY=cut.early, ALONE=cut.alone, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.warps,
+        AHEAD=cut.ahead, ALONE=cut.alone, FORM=to.form, OVERLAP=to.overlap, num_warps=cut.warps,
         **({"maxnreg": cut.registers} if cut.registers and to.overlap else {}), **to.options,
     )  # fmt: skip

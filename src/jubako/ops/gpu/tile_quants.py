@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .blocks import half, upper_half
+from .integer import fma
 from .kinds import bytes_before, d_bytes, has_width, minimum_of, scales_of
 from .tensor import fetch_both, words_of
 
@@ -83,38 +84,36 @@ def fetch_quant_columns(
     q, d, s, blocks = x
     t, g, p = own_lanes(4 * SHARES)
     place = (unit + p // 4 * COUNT) * 8 + p % 4 * 2
-    plane = g // 2 * 4 + g % 2 * 2
-    if scales_of(TYPE) == 0:
-        at = (plane + t // 2) * blocks * 4 + t % 2 * 2 + place * 4
-    else:
-        at = plane * blocks * 4 + t + place * 4
-    words = q.to(tl.pointer_type(tl.int32)) + at
-    scales = d.to(tl.pointer_type(tl.int64))
-    sums = s.to(tl.pointer_type(tl.int64))
+    words, scales, sums = (), (), ()
+    for c in tl.static_range(FOURS):
+        plane = tl.minimum(4 * c + g // 2, tokens - 1) * 4 + g % 2 * 2
+        token = tl.minimum(4 * c + t, tokens - 1)
+        if scales_of(TYPE) == 0:
+            at = (plane + t // 2) * (blocks * 4) + t % 2 * 2 + place * 4
+        else:
+            at = plane * (blocks * 4) + t + place * 4
+        words = words + (q.to(tl.pointer_type(tl.int32)) + at,)
+        scales = scales + (d.to(tl.pointer_type(tl.int64)) + (token * (blocks // 2) + place // 2 + g * 0),)
+        sums = sums + (s.to(tl.pointer_type(tl.int64)) + (token * blocks + place // 2 + g * 0),)
     units = ()
     for u in tl.static_range(COUNT):
         for c in tl.static_range(FOURS):
-            live = (4 * c + g // 2 < tokens) & (t + p >= 0)
-            token = tl.minimum(4 * c + t, tokens - 1) + g * 0
-            first = words + (c * 16 * blocks * 4 + u * 32)
             if scales_of(TYPE) == 0:
-                pair = tl.arange(0, 2)[None, None, None, :]
-                near = tl.load(first[:, :, :, None] + pair, mask=live[:, :, :, None], other=0)
-                far = tl.load(first[:, :, :, None] + (pair + 4), mask=live[:, :, :, None], other=0)
-                own = tl.split(near) + tl.split(far)
+                two = words[c][:, :, :, None] + tl.arange(0, 2)[None, None, None, :]
+                own = tl.split(tl.load(two + u * 32)) + tl.split(tl.load(two + (u * 32 + 4)))
             else:
+                one = words[c] + u * 32
                 own = (
-                    tl.load(first, mask=live, other=0),
-                    tl.load(first + blocks * 4, mask=live, other=0),
-                    tl.load(first + 4, mask=live, other=0),
-                    tl.load(first + (blocks * 4 + 4), mask=live, other=0),
+                    tl.load(one),
+                    tl.load(one + blocks * 4),
+                    tl.load(one + 4),
+                    tl.load(one + (blocks * 4 + 4)),
                 )
-            two = (place + u * 8) // 2
-            scale = tl.load(scales + (token * (blocks // 2) + two))
+            scale = tl.load(scales[c] + u * 4)
             sum0, sum1 = scale, scale
             if minimum_of(TYPE) > 0:
-                sum0 = tl.load(sums + (token * blocks + two))
-                sum1 = tl.load(sums + (token * blocks + blocks // 2 + two))
+                sum0 = tl.load(sums[c] + u * 4)
+                sum1 = tl.load(sums[c] + (blocks // 2 + u * 4))
             units = units + ((own, scale, sum0, sum1),)
     return units
 
@@ -185,14 +184,25 @@ def byte_asm(at: int, above: int) -> str:
 
 
 @triton.jit
-def byte_of(x, AT: tl.constexpr, SIGNED: tl.constexpr, FORM: tl.constexpr):
-    """Byte AT of words as float32; signed ones, whose highest bit is turned, as a quarter of what they are."""
-    ABOVE: tl.constexpr = 0x4A if SIGNED else 0x4B  # of 2^21, where a float's last bit counts a quarter; of 2^23
+def byte_above(x, AT: tl.constexpr, ABOVE: tl.constexpr, FORM: tl.constexpr):
+    """Byte AT of words as the lowest bits of a float32 whose highest are ABOVE."""
     if FORM == 4:
         bits = tl.inline_asm_elementwise(byte_asm(AT, ABOVE), "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1)
     else:
         bits = ((x >> (8 * AT)) & 255) | (ABOVE << 24)
-    return bits.to(tl.float32, bitcast=True) - (2097152.0 + 32.0 if SIGNED else 8388608.0)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def signed_byte(x, AT: tl.constexpr, FORM: tl.constexpr):
+    """A quarter of signed byte AT, whose highest bit is turned, as float32: of 2^21 the last bit counts a quarter."""
+    return byte_above(x, AT, 0x4A, FORM) - (2097152.0 + 32.0)
+
+
+@triton.jit
+def times_byte(factor, x, AT: tl.constexpr, FORM: tl.constexpr):
+    """factor (of eleven bits) times byte AT, exactly: of 2^23 the last bit counts one, and 2^23 is taken off again."""
+    return fma(factor, byte_above(x, AT, 0x4B, FORM), factor * -8388608.0, FORM)
 
 
 @triton.jit
@@ -209,12 +219,12 @@ def quant_scales(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
                 own = high_of(sub) if below else low_of(sub)
                 if minimum_of(TYPE) > 0:
                     mine = high_of(d) if below else low_of(d)
-                    factor = half(mine) * byte_of(own, 2 * b, False, FORM)
-                    offset = (0.0 - upper_half(mine)) * byte_of(own, 2 * b + 1, False, FORM)
+                    factor = times_byte(half(mine), own, 2 * b, FORM)
+                    offset = times_byte(0.0 - upper_half(mine), own, 2 * b + 1, FORM)
                     scales = scales + ((factor, offset, offset),)
                 else:
                     factor = upper_half(d) if below else half(d)
                     signed = own ^ ~0x7F7F7F7F
-                    first, second = (byte_of(signed, 2 * b, True, FORM), byte_of(signed, 2 * b + 1, True, FORM))
+                    first, second = signed_byte(signed, 2 * b, FORM), signed_byte(signed, 2 * b + 1, FORM)
                     scales = scales + ((factor, first, second),)
         return scales

@@ -39,6 +39,6 @@ def tile_products(
             wait(OVERLAP)
             units_of_x = fetch_quant_columns(x, tokens, u, STEP, FOURS, 1, TYPE)
             if AT_ONCE:
-                hold(blocks, FORM)
+                hold(rows, FORM)
             sums = meet_quants(sums, raws, units_of_x, FOURS, TYPE, FORM)
     return sums

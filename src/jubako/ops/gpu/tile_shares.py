@@ -78,17 +78,6 @@ def round_scales(raws, ALONE: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constex
 
 
 @triton.jit
-def made(scales, blocks, FORM: tl.constexpr):
-    """Scales are made before anything behind. What hangs on them is zero, as there are fewer than 2^30 blocks, which
-    the compiler cannot know."""
-    every = scales[0][0][0].to(tl.int32, bitcast=True)
-    for u in tl.static_range(len(scales)):
-        for i in tl.static_range(4):
-            every |= scales[u][i][0].to(tl.int32, bitcast=True) | scales[u][i][1].to(tl.int32, bitcast=True)
-    hold(every & (blocks >> 30), FORM)
-
-
-@triton.jit
 def add_round(sums, dots, scales, columns, TYPE: tl.constexpr, FORM: tl.constexpr):
     """The partial sums after the units of a round."""
     for i in tl.static_range(len(dots)):
@@ -133,11 +122,11 @@ def in_turn(
 @triton.jit
 def share_sums(
     base, rows, units, top, x, tokens, first, room,
-    UNITS: tl.constexpr, STEP: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr,
-    ALONE: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    UNITS: tl.constexpr, STEP: tl.constexpr, SHARES: tl.constexpr, AHEAD: tl.constexpr, ALONE: tl.constexpr,
+    TYPE: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Partial sums, which the last share has, over UNITS units from `first` on: STEP for each share a round, AHEAD
-    rounds on their way before the wait for earlier kernels, with EARLY the first one's scales made."""
+    rounds on their way before the wait for earlier kernels."""
     EACH: tl.constexpr = STEP * SHARES
     ROUNDS: tl.constexpr = UNITS // EACH
     zeros = tl.zeros([4, 8, SHARES * warps_of_a_share(ALONE)], tl.float32)
@@ -145,24 +134,20 @@ def share_sums(
     raws = ()
     for r in tl.static_range(AHEAD):
         raws = raws + (fetch_round(base, rows, units, top, first + r * EACH, STEP, SHARES, ALONE, TYPE),)
-    scales = round_scales(raws[0], ALONE, TYPE, FORM)
-    if EARLY:
-        made(scales, x[3], FORM)
     wait(OVERLAP)
     for r in tl.static_range(ROUNDS):
         if ALONE:
             columns = fetch_column(x, first + r * EACH, STEP, SHARES, TYPE)
         else:
             columns = fetch_quant_columns(x, tokens, first + r * EACH, STEP, 1, SHARES, TYPE)
-        hold(x[3], FORM)
+        hold(rows, FORM)
         dots = round_dots(raws[r], columns, SHARES, ALONE, TYPE, FORM)
-        if r > 0:
-            scales = round_scales(raws[r], ALONE, TYPE, FORM)
+        scales = round_scales(raws[r], ALONE, TYPE, FORM)
         sums = in_turn(sums, dots, scales, columns, room, r, ROUNDS, SHARES, ALONE, TYPE, FORM)
         if r + AHEAD < ROUNDS:
             at = first + (r + AHEAD) * EACH
             raws = raws + (fetch_round(base, rows, units, top, at, STEP, SHARES, ALONE, TYPE),)
-            hold(x[3], FORM)
+            hold(rows, FORM)
     return sums
 
 
