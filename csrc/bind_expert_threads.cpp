@@ -85,7 +85,7 @@ void bind_expert_threads(nanobind::module_& m) {
              "[experts, 3] of their blocks, rows one after the other, 0 where an expert is not in memory; may change at any time.");
     nb::class_<StoredThreads>(m, "ExpertThreads", "Answers a GPU that asks for experts through memory which both see (csrc/expert_threads.h).")
         .def("__init__", &init_threads, "words"_a.noconvert(), "ids"_a.noconvert(), "x"_a.noconvert(), "rows"_a.noconvert(), "layers"_a,
-             "words uint32 [80], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [tokens*chosen, hidden].")
+             "words uint32 [112], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [tokens*chosen, hidden].")
         .def("set_source", [](StoredThreads& s, ExpertSource* source) { running(s).set_source(source); }, "source"_a.none(), nb::keep_alive<1, 2>(),
              "What brings experts into memory whose addresses are 0.")
         .def("begin", [](StoredThreads& s) { running(s).begin(); }, "Requests may come from now on: threads spin.")

@@ -53,7 +53,7 @@ void ExpertThreads::end() {
 }
 
 void ExpertThreads::run() {
-    uint32_t answered = load(mailbox_.words + done_word), heard = 0;
+    uint32_t answered = load(mailbox_.words + done_word), heard = 0, seen = load(mailbox_.words + came_word);
     Clock::time_point until{};
     while (!over_.load(std::memory_order_relaxed)) {
         const uint32_t wakes = wakes_.load();
@@ -68,9 +68,11 @@ void ExpertThreads::run() {
             if (trouble == Trouble::none) foresee();
         } else if (awake_.load(std::memory_order_relaxed) > 0) {
             until = Clock::now() + awake_time;
-            if (const uint32_t named = load(mailbox_.words + named_word); named != heard) {
+            if (const uint32_t came = load(mailbox_.words + came_word); came != seen) {
+                if (ready(came)) seen = came;
+            } else if (const uint32_t named = load(mailbox_.words + named_word); named != heard) {
                 heard = named;
-                read_ahead(answered);
+                read_ahead(answered, seen);
             } else {
                 _mm_pause();
             }
@@ -116,14 +118,38 @@ Trouble ExpertThreads::answer() {
             weights[part]->scales = own.scales == nullptr ? 0 : 1;
         }
     }
-    expert_rows({found, groups, members, tokens, mailbox_.chosen}, mailbox_.x, mailbox_.rows);
+    const uint32_t number = load(mailbox_.words + read_word);
+    if (number == 0) make_columns(own, tokens, 0);
+    for (const auto until = Clock::now() + patience; number != 0 && made_ != number;) {
+        if (ready(number)) break;
+        _mm_pause();
+        if (over_.load(std::memory_order_relaxed) || Clock::now() > until) return Trouble::gpu_waited;
+    }
+    expert_rows({found, groups, members, tokens, mailbox_.chosen}, columns_, uses, mailbox_.rows);
     if (ExpertSource* source = source_.load()) source->end();
     experts.fetch_add(groups);
     return Trouble::none;
 }
 
+// Quantise x with that number, if all of it is there.
+bool ExpertThreads::ready(uint32_t number) {
+    const uint32_t layer = load(mailbox_.words + came_layer_word), tokens = load(mailbox_.words + came_tokens_word);
+    if (layer >= layers_.size() || tokens < 1 || tokens > mailbox_.tokens) return false;
+    for (uint32_t t = 0; t < tokens; ++t)
+        if (load(mailbox_.words + came_word + t) != number) return false;
+    make_columns(layers_[layer], tokens, number);
+    return true;
+}
+
+void ExpertThreads::make_columns(const ExpertLayer& layer, int64_t tokens, uint32_t number) {
+    columns_ = Columns(false);
+    for (const Weight* weight : {&layer.gate, &layer.up}) columns_.want(weight);
+    columns_.make(mailbox_.x, tokens, layer.gate.cols);
+    made_ = number;
+}
+
 // What is read may be half of one guess and half of the next: then some of it is called in vain.
-void ExpertThreads::read_ahead(uint32_t answered) {
+void ExpertThreads::read_ahead(uint32_t answered, uint32_t seen) {
     const uint32_t layer = load(mailbox_.words + named_layer_word), count = load(mailbox_.words + named_count_word);
     if (layer >= layers_.size() || count > most_names) return;
     const ExpertLayer& own = layers_[layer];
@@ -138,10 +164,13 @@ void ExpertThreads::read_ahead(uint32_t answered) {
             for (int part = 0; part < 3; ++part) {
                 const Weight& matrix = *matrices[part];
                 const auto* data = reinterpret_cast<const uint8_t*>(load(own.addresses + 3 * ids[i] + part));
-                const Rows mine = own_rows(data, matrix.rows, row_unit, thread_number(), threads());
+                const int place = part == 1 ? 0 : part;  // up's rows are computed with gate's
+                const auto* first = reinterpret_cast<const uint8_t*>(load(own.addresses + 3 * ids[i] + place));
+                const Rows mine = own_rows(first, matrix.rows, row_unit, thread_number(), threads());
                 const uint8_t* const end = data + mine.last * matrix.row_stride;
                 for (const uint8_t* at = data + mine.first * matrix.row_stride; data != nullptr && at < end; at += 64 * lines_called) {
                     if (load(mailbox_.words + bell_word) != answered) return;
+                    if (thread_number() == 0 && load(mailbox_.words + came_word) != seen) return;
                     for (int line = 0; line < lines_called; ++line) _mm_prefetch(reinterpret_cast<const char*>(at + 64 * line), _MM_HINT_T1);
                 }
             }
@@ -155,6 +184,7 @@ void ExpertThreads::foresee() {
     if (source == nullptr || std::exchange(foreseen_, true)) return;
     const int64_t tokens = load(mailbox_.words + tokens_word), hidden = layers_[0].gate.cols;
     read_.clear();
+    made_ = 0;  // the guess takes the same room
     for (int64_t t = 0; t < tokens; ++t) {
         const int32_t* ids = mailbox_.ids + t * mailbox_.chosen;
         if (std::any_of(ids, ids + mailbox_.chosen, [](int32_t id) { return id >= 0; })) read_.insert(read_.end(), mailbox_.x + t * hidden, mailbox_.x + (t + 1) * hidden);

@@ -2,11 +2,13 @@
 //
 // The GPU writes a request and then the bell (release); a thread that watches the bell computes on the pool's threads,
 // writes the rows and then `done` (release). Both count requests, so a captured graph can be replayed without any reset.
+// What the experts read comes before the bell, as soon as it is there, whether they will be asked for or not: it is quantised meanwhile.
 // Words are 32 bits, 16 to a cache line:
 //   0   bell    number of the latest request
 //   16  done    number of the latest one answered
 //   32  error   0, or why nothing of this can be trusted (Trouble)
-//   48  layer, 49  tokens
+//   48  layer, 49  tokens, 50  number of what they read, 0 if it came with the request
+//   80 …        for each token number of the latest x that is there, 96  its layer, 97  tokens
 //   64  named   number of the latest guess, 65  its layer, 66  how many experts it names, 67 …  which
 // A guess names experts that the layer will probably ask for: while no bell has rung, each thread calls its part of their weights into
 // its cache. Nothing answers it, and a later one may take its place at any time.
@@ -17,12 +19,13 @@
 #include <thread>
 #include <vector>
 
-#include "weight.h"
+#include "linear.h"
 
 namespace jubako {
 
-constexpr int bell_word = 0, done_word = 16, error_word = 32, layer_word = 48, tokens_word = 49;
-constexpr int named_word = 64, named_layer_word = 65, named_count_word = 66, names_word = 67, most_names = 12, mailbox_words = 80;
+constexpr int bell_word = 0, done_word = 16, error_word = 32, layer_word = 48, tokens_word = 49, read_word = 50;
+constexpr int named_word = 64, named_layer_word = 65, named_count_word = 66, names_word = 67, most_names = 12;
+constexpr int came_word = 80, came_layer_word = 96, came_tokens_word = 97, mailbox_words = 112;
 
 enum class Trouble : uint32_t { none, gpu_waited, not_in_memory, bad_request };
 
@@ -73,12 +76,16 @@ public:
 private:
     void run();
     Trouble answer();
-    void read_ahead(uint32_t answered);
+    void read_ahead(uint32_t answered, uint32_t seen);
+    bool ready(uint32_t number);
+    void make_columns(const ExpertLayer& layer, int64_t tokens, uint32_t number);
     bool in_memory(int layer, const int32_t* experts, int64_t count);
     void foresee();
 
     Mailbox mailbox_;
     std::vector<ExpertLayer> layers_;
+    Columns columns_{false};  // of the x with that number, 0: of none
+    uint32_t made_ = 0;
     bool foreseen_ = true;    // what the latest request means for the next
     std::vector<float> read_;  // x of the tokens that it is about
     std::atomic<ExpertSource*> source_{nullptr};

@@ -102,9 +102,7 @@ class Bench:
         self.results: list[Measured] = []
         self.step(2)
         balance = self.executor.swaps[0].balance
-        self.say(
-            f"network; an expert over the link {1e6 * balance.fetching:.1f}, a look {1e6 * balance.looking:.2f} µs"
-        )
+        self.say(f"network; an expert over the link {1e6 * balance.fetching:.1f}, a tick {1e9 * balance.tick:.0f} ns")
 
     def say(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.started:6.1f} s] {text}", flush=True)

@@ -333,6 +333,9 @@ def argmax(values: NDArray[np.float32]) -> NDArray[np.int64]:
     Index of the largest value of each row; the lowest one on ties: int64 [rows].
     """
 
+def pause(seconds: float) -> None:
+    """Wait as a thread does that others on its core hardly notice."""
+
 def read_all(bytes: NDArray[np.uint8]) -> int:
     """
     Read an array of bytes (whole blocks of 256) on all threads, for its time; the exclusive or of its 64-bit words.
@@ -501,7 +504,7 @@ class ExpertThreads:
         rows: NDArray[np.float32],
         layers: Sequence[ExpertLayer],
     ) -> None:
-        """words uint32 [80], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [uses, hidden]."""
+        """words uint32 [112], ids int32 [tokens, chosen], x float32 [tokens, hidden], rows float32 [uses, hidden]."""
 
     def set_source(self, source: ExpertSource | None) -> None:
         """What brings experts into memory whose addresses are 0."""

@@ -243,6 +243,47 @@ def test_a_pass_is_waited_for_after_one_that_failed(monkeypatch: pytest.MonkeyPa
     assert len(recorded) == 3
 
 
+def test_a_thread_that_waits_gently_sleeps_for_less_than_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the shortest of the last ones; then it looks."""
+    desk, slept, looks = graph_module.Desk(torch.device("cpu"), 8), [], []
+    now = 100.0
+
+    class Pass:
+        """Over `lasts` seconds after it was launched."""
+
+        lasts, over = 0.0, 0.0
+
+        def record(self, stream: object) -> None:
+            self.over = now + self.lasts
+
+        def query(self) -> bool:
+            looks.append(now)
+            return now >= self.over
+
+    def go(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        go(seconds)
+
+    event = Pass()
+    monkeypatch.setattr(graph_module.time, "sleep", sleep)
+    monkeypatch.setattr(graph_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(graph_module._cpu, "pause", go)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    desk._event = event  # type: ignore[assignment]
+    desk.wait_gently()
+    for lasts in (4e-3, 6e-3, 1e-3):
+        event.lasts = lasts
+        before = now
+        desk.fetch()
+        assert lasts <= now - before <= lasts + 2 * graph_module.LOOK or (slept and now - before == slept[-1])
+    assert slept == pytest.approx([3e-3, 3e-3], rel=0.01)
+    assert 600 < len(looks) < 1500
+
+
 def test_tables_at_rest_are_nobodys_and_come_back(executor: GpuExecutor) -> None:
     """What a capture runs on, whose tables may already be written."""
     desk, idle = executor.desk, executor.ops.pool.idle_slot

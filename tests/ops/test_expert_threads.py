@@ -35,13 +35,21 @@ class Side:
         self.threads = _cpu.ExpertThreads(self.words, self.ids, self.x, self.rows, layers)
         self.threads.begin()
 
-    def ask(self, layer: int, chosen: list[list[int]]) -> None:
-        """Ask, and wait for the answer."""
-        self.ids[: len(chosen)], self.rows[:] = chosen, 0
-        self.words[away.LAYER], self.words[away.TOKENS] = layer, len(chosen)
-        number = self.words[away.BELL] = self.words[away.BELL] + 1
-        wait(lambda: bool(self.words[away.DONE] == number))
+    def ask(self, layer: int, chosen: list[list[int]], read: int = 0) -> None:
+        """Ask about x with the number `read`, 0: as it is now, and wait for the answer."""
+        self.ring(layer, chosen, read)
+        wait(lambda: bool(self.words[away.DONE] == self.words[away.BELL]))
         assert self.words[away.ERROR] == 0
+
+    def ring(self, layer: int, chosen: list[list[int]], read: int = 0) -> None:
+        self.ids[: len(chosen)], self.rows[:] = chosen, 0
+        self.words[[away.LAYER, away.TOKENS, away.READ]] = layer, len(chosen), read
+        self.words[away.BELL] += 1
+
+    def send(self, layer: int, tokens: int, number: int) -> None:
+        """That x is there."""
+        self.words[[away.CAME_LAYER, away.CAME_TOKENS]] = layer, tokens
+        self.words[away.CAME : away.CAME + tokens] = number
 
     def name(self, layer: int, experts: list[int]) -> None:
         """Guess what a layer will ask for."""
@@ -95,6 +103,42 @@ def test_a_guess_is_heard_and_answers_stay_the_same(side: Side) -> None:
     side.name(0, [1])
     wait(lambda: side.threads.named == 3)
     assert side.threads.requests == 1 and side.words[away.ERROR] == 0
+
+
+def test_what_they_read_is_taken_when_it_comes(side: Side) -> None:
+    """Before the bell or after it; what was there before is not taken for it."""
+    rng = np.random.default_rng(8)
+    for number, late in [(1, False), (3, True), (5, False)]:
+        side.x[:] = rng.standard_normal(side.x.shape, np.float32)
+        if not late:
+            side.send(1, 2, number)
+            time.sleep(0.002)
+        side.ring(1, [[4, -1, -1], [-1, 4, 1]], number)
+        if late:
+            time.sleep(0.005)
+            assert side.words[away.DONE] != side.words[away.BELL]
+            side.words[away.CAME] = number  # of the first token alone
+            time.sleep(0.005)
+            assert side.words[away.DONE] != side.words[away.BELL]
+            side.send(1, 2, number)
+        wait(lambda: bool(side.words[away.DONE] == side.words[away.BELL]))
+        assert side.words[away.ERROR] == 0
+        assert side.rows[0].tobytes() == side.wanted(1, 0, 4).tobytes()
+        assert side.rows[CHOSEN + 1].tobytes() == side.wanted(1, 1, 4).tobytes()
+        assert side.rows[CHOSEN + 2].tobytes() == side.wanted(1, 1, 1).tobytes()
+
+
+def test_what_they_read_may_come_in_vain(side: Side) -> None:
+    """A layer that lacks nothing does not ask; the next one's is taken, or what comes with a request."""
+    side.send(0, 1, 1)
+    time.sleep(0.002)
+    side.x *= 2
+    side.send(1, 1, 3)
+    side.ask(1, [[2, -1, -1]], 3)
+    assert side.rows[0].tobytes() == side.wanted(1, 0, 2).tobytes()
+    side.x *= 2
+    side.ask(0, [[2, -1, -1]])
+    assert side.rows[0].tobytes() == side.wanted(0, 0, 2).tobytes()
 
 
 @pytest.mark.parametrize(("layer", "experts"), [(2, [1]), (0, [EXPERTS]), (0, [-1]), (0, [1] * (away.MOST_NAMES + 1))])

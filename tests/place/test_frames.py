@@ -196,7 +196,7 @@ class Asking:
     """A GPU's side of the words that both see, for two layers of a store."""
 
     def __init__(self, stored: Stored, source: _cpu.StoreSource) -> None:
-        self.words, self.ids = np.zeros(80, np.uint32), np.full((16, 2), -1, np.int32)
+        self.words, self.ids = np.zeros(112, np.uint32), np.full((16, 2), -1, np.int32)
         self.x = np.random.default_rng(5).standard_normal((16, HIDDEN), np.float32)
         self.rows = np.zeros((32, HIDDEN), np.float32)
         addresses = stored.store.addresses

@@ -13,23 +13,26 @@ from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.far_table import DONE, ERROR, WORDS, await_kernel
 from ...ops.gpu.launch import without_overlap
 from ...ops.gpu.link import fetch
-from ...ops.gpu.target import target
+from ...ops.gpu.target import CUDA, TENSOR, target
 
 MOST = 0.9  # of the experts for the link: what the CPU takes must stay known
 LOOKS = 1000  # at a word in main memory, to measure one
-EVEN = 0.125  # waiting, in times of an expert by the CPU and over the link, when shares of whole experts are even
+EVEN = 0.125  # waiting, in times of an expert by the CPU and over the link, when shares of whole experts are even;
+BEHIND = (
+    0.5  # and of one over the link: the next layer's, which come early, stand behind it, and the threads read beside
+)
 GENTLY = 0.5  # of the way to the new share, at a time
 FEWEST = 64  # requests before a new look
 
 
 class Balance:
     """share: of the absent experts that the GPU fetches itself; fetching: seconds that one takes, 0 where it can't;
-    looking: of a look at whether the threads are done; waiting: that the GPU waited lately, each time."""
+    tick: of what the GPU counts while it waits; waiting: that it waited lately, each time."""
 
     def __init__(self, boxes: Boxes) -> None:
         self.boxes = boxes
         self.share = 0.0
-        self.fetching, self.looking = fetching_seconds(boxes), looking_seconds(boxes.counts.device)
+        self.fetching, self.tick = fetching_seconds(boxes), tick_seconds(boxes.counts.device)
         self.waiting = 0.0
         self._seen = self._read()
         state = boxes.mailbox.state
@@ -47,13 +50,13 @@ class Balance:
         requests, experts, seconds = (new - old for new, old in zip(now, self._seen, strict=True))
         if not self.fetching or requests < FEWEST or experts == 0:
             return
-        looks, programs = (self._notes.numpy() - self._noted).astype(np.int64)[6:8].tolist()  # they may wrap
+        waited, times = (self._notes.numpy() - self._noted)[6:8].view(np.uint32).tolist()  # they may wrap
         self._seen, self._noted = now, self._notes.numpy().copy()
         self._notes.copy_(self.boxes.mailbox.state, non_blocking=True)
-        if programs:
+        if times:
             each, absent = seconds / experts + self.fetching, experts / requests / (1 - self.share)
-            self.waiting = self.looking * looks / programs
-            wanted = self.share + (self.waiting - EVEN * each) / (absent * each)
+            self.waiting = self.tick * waited / times
+            wanted = self.share + (self.waiting - EVEN * each - BEHIND * self.fetching) / (absent * each)
             self.set(self.share + GENTLY * (max(wanted, 0.0) - self.share))
 
     def _read(self) -> tuple[float, float, float]:
@@ -80,11 +83,15 @@ def fetching_seconds(boxes: Boxes, runs: int = 3) -> float:
     return float(start.elapsed_time(end)) / 1000 / runs / count
 
 
-def looking_seconds(device: torch.device) -> float:
-    """Seconds that a look at a word in main memory takes the GPU; about a microsecond where there is none."""
+def tick_seconds(device: torch.device) -> float:
+    """Seconds of a tick (`away.ticks`): where the card has no clock, of a look at a word in main memory, which takes
+    longer while others use the bus; about a microsecond where there is no card."""
+    to = target(device)
+    if to.form in (CUDA, TENSOR):
+        return 1e-9
     if device.type != "cuda":
         return 1e-6
-    to, state = target(device), torch.ones(1, dtype=torch.int32, device=device)
+    state = torch.ones(1, dtype=torch.int32, device=device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(2):
         words = torch.zeros(WORDS, dtype=torch.int32, pin_memory=True)

@@ -132,7 +132,7 @@ class GpuExecutor:
                 with card.on_card():  # it is timed how experts come
                     self.swaps.append(Swaps(own, Heat(len(own.layers), self.config.experts, self.config.experts_used)))
             self.desk.meanwhile = self._swap
-            self.desk.sleep_while_waiting()  # a thread that spins beside those that compute halves their speed
+            self.desk.wait_gently()
 
     @torch.inference_mode()
     @on_card

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from ... import _cpu
 from ...ops.gpu.columns import PART_SLOT, ROWS, SLOT
 from ...ops.gpu.draft_table import take_new
 from ...ops.gpu.largest import LARGEST, find_largest
@@ -17,6 +20,10 @@ from ...ops.gpu.ops import GpuOps
 from ..logits import Largest, Logits
 from .compile import compiling
 from .memory import too_little
+
+ASLEEP = 0.75  # of the shortest of the last LASTED passes, of a thread that waits gently;
+LASTED = 8
+LOOK = 5e-6  # seconds from one look at whether it is over to the next, then
 
 Work = Callable[[], Iterable[bool] | None]
 """What a graph holds. Where it yields, the graph is cut: what comes before starts while the rest is launched."""
@@ -51,7 +58,8 @@ class Desk:
         self.logits = torch.zeros(COLUMNS, vocabulary, device=device)
         self._logits = torch.zeros(COLUMNS, vocabulary, pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
-        self._marked = False
+        self._marked, self._gently = False, False
+        self._began, self._lasted = 0.0, deque[float](maxlen=LASTED)
         self._largest_ids = torch.zeros(COLUMNS, LARGEST, dtype=torch.int32, pin_memory=on_gpu)
         self._largest_values = torch.zeros(COLUMNS, LARGEST, pin_memory=on_gpu)
         self._passes = 0
@@ -112,8 +120,12 @@ class Desk:
         if not self._marked:
             self._record()
         self._marked = False
-        if self._event is not None:
-            self._event.synchronize()
+        if self._gently and self._lasted:
+            left = ASLEEP * min(self._lasted) - (time.perf_counter() - self._began)
+            if left > 0:
+                time.sleep(left)
+        self._finish()
+        self._lasted.append(time.perf_counter() - self._began)
         self._passes += 1
         return self._found
 
@@ -162,19 +174,28 @@ class Desk:
             self._known = (passes, first, part.stop)
         return self._largest_ids[part].numpy(), self._largest_values[part].numpy()
 
-    def sleep_while_waiting(self) -> None:
-        """Leave the processor to others when passes are waited for, at some 50 µs a time."""
-        if self._event is not None:
-            self._event = torch.cuda.Event(blocking=True)
+    def wait_gently(self) -> None:
+        """Sleep through most of a pass, then look whether it is over: a thread that spins takes the processor from
+        those that compute, and one that sleeps to the end is woken late beside them."""
+        self._gently = True
 
     def _record(self) -> None:
+        self._began = time.perf_counter()
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(self.device))
 
+    def _finish(self) -> None:
+        if self._event is None:
+            return
+        if not self._gently:
+            self._event.synchronize()
+            return
+        while not self._event.query():
+            _cpu.pause(LOOK)
+
     def _wait(self) -> None:
         self._record()
-        if self._event is not None:
-            self._event.synchronize()
+        self._finish()
 
 
 class Graphs:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from .stream import ExpertStream
 
 # Words of the mailbox, as csrc/expert_threads.h has them.
-BELL, DONE, ERROR, LAYER, TOKENS, WORDS = 0, 16, 32, 48, 49, 80
+BELL, DONE, ERROR, LAYER, TOKENS, READ, WORDS = 0, 16, 32, 48, 49, 50, 112
 NAMED, NAMED_LAYER, NAMED_COUNT, NAMES, MOST_NAMES = 64, 65, 66, 67, 12
+CAME, CAME_LAYER, CAME_TOKENS = 80, 96, 97
 ANSWERED, NOTES = 8, 16  # the device's note of the latest request answered, and how many notes there are
 ASKED, NOBODYS = -1, -2  # in place of a slot: the threads were asked; a use that is none
 AHEAD = 4  # experts of a layer that are fetched before it asks for them, at most (foresight.py)
@@ -43,17 +44,17 @@ TROUBLES = {
 class Mailbox:
     """Memory that the GPU and the CPU see, pinned where there is a GPU; the device's own notes in `state`.
 
-    words  int32 [WORDS]: bell, done, error, layer, tokens; number of the latest guess, its layer, how many experts it
-           names, and which
+    words  int32 [WORDS]: bell, done, error, layer, tokens, number of what they read; number of the latest guess, its
+           layer, how many experts it names, and which; of each token the number of x that is there, its layer, tokens
     ids    int32 [16, k], negative where an expert is not asked for
     x      float32 [16, H], what the experts read
     rows   float32 [16·k, H], their outputs
     state  int32 [NOTES] on the device: number of the latest request, that of the one to wait for (0: none), how many of
            1,024 absent experts the GPU fetches itself (link.py), how many at most before a layer asks (foresight.py),
-           how many it has fetched so, how many of those were asked for; looks at `done` that found nothing, and by how
-           many programs; number of the latest request whose rows are there; number of the latest guess, how many
+           how many it has fetched so, how many of those were asked for; how long it waited for `done`, by `ticks`, and
+           how often; number of the latest request whose rows are there; number of the latest guess, how many
            experts one names at most, and of how many absent ones one is fetched early (foresight.py); whether a layer's
-           request is out, so that its fetching may begin (link.py)
+           request is out, so that its fetching may begin (link.py); how many x were written and used
     """
 
     words: torch.Tensor
@@ -172,6 +173,19 @@ def tell(word, value, FORM: tl.constexpr):
 
 
 @triton.jit
+def ticks(looks, FORM: tl.constexpr):
+    """A clock, int32 that may wrap: nanoseconds, or `looks` where the device has none."""
+    if FORM == 1 or FORM == 4:
+        time = tl.inline_asm_elementwise(
+            "{.reg .u64 t; mov.u64 t, %globaltimer; cvt.u32.u64 $0, t;}",
+            "=r,r", [looks], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        time = looks
+    return time
+
+
+@triton.jit
 def first_uses(id, absent, use, USES: tl.constexpr):
     """Of the absent uses: whether one is its expert's first, and which expert it is among the absent ones, int32 [USES]
     both."""
@@ -184,20 +198,15 @@ def first_uses(id, absent, use, USES: tl.constexpr):
 
 @triton.jit
 def ring(
-    id, absent, use, inside, x, x_stride, words, to_ids, to_x, state, layer, tokens, hidden,
-    BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, CHOSEN: tl.constexpr, WIDTH: tl.constexpr,
-    FORM: tl.constexpr,
+    id, absent, use, inside, words, to_ids, state, layer, tokens, read,
+    BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, READ: tl.constexpr, FORM: tl.constexpr,
 ):  # fmt: skip
-    """Ask the threads for the absent uses, if there are any, with the rows of x that they read."""
+    """Ask the threads for the absent uses, if there are any. They read x with the number `read`."""
     if tl.sum(absent.to(tl.int32), axis=0) > 0:
         tl.store(to_ids + use, tl.where(absent, id, -1), mask=inside)
-        at = tl.arange(0, WIDTH)
-        for token in range(tokens):
-            if tl.sum((absent & (use // CHOSEN == token)).to(tl.int32), axis=0) > 0:
-                row = tl.load(x + token * x_stride + at, mask=at < hidden)
-                tl.store(to_x + token * hidden + at, row, mask=at < hidden)
         tl.store(words + LAYER, layer)
         tl.store(words + TOKENS, tokens)
+        tl.store(words + READ, read)
         number = tl.load(state) + 1
         number = tl.where(number == 0, 1, number)  # after 2^32 requests: 0 means none
         tl.debug_barrier()
@@ -206,6 +215,21 @@ def ring(
         tell(words + BELL, number, FORM)
     else:
         tl.store(state + 1, 0)
+
+
+@triton.jit
+def send(
+    x, x_stride, token, words, to_x, layer, tokens, hidden, number,
+    CAME: tl.constexpr, CAME_LAYER: tl.constexpr, CAME_TOKENS: tl.constexpr, WIDTH: tl.constexpr, FORM: tl.constexpr,
+):  # fmt: skip
+    """A token's row of x to the threads, who make it ready while it is found out whether they are asked."""
+    at = tl.arange(0, WIDTH)
+    row = tl.load(x + token * x_stride + at, mask=at < hidden)
+    tl.store(to_x + token * hidden + at, row, mask=at < hidden)
+    if token == 0:
+        tl.store(words + CAME_LAYER, layer)
+        tl.store(words + CAME_TOKENS, tokens)
+    tell(words + CAME + token, number, FORM)
 
 
 @triton.jit
@@ -224,9 +248,11 @@ def await_rows(
     and lets the others, who must have room beside it or come later, know."""
     if first:
         tl.store(state + 12, 0)  # the next layer's is not out yet
+        tl.store(state + 13, tl.load(state + 13) + 1)
     if number != 0:
         if first:
             left = patience
+            began = ticks(left * 0, FORM)
             if look(words + DONE, FORM) != number:
                 left = tl.where(look(words + ERROR, FORM) == 0, patience - 1, 0)
                 while (left > 0) & (look(words + DONE, FORM) != number):
@@ -234,7 +260,7 @@ def await_rows(
             if left == 0:
                 tl.store(words + ERROR, 1, mask=look(words + ERROR, FORM) == 0)
             else:
-                tl.atomic_add(state + 6, patience - left, sem="relaxed")
+                tl.atomic_add(state + 6, ticks(patience - left, FORM) - began, sem="relaxed")
                 tl.atomic_add(state + 7, 1, sem="relaxed")
             tl.debug_barrier()
             tl.atomic_xchg(state + ANSWERED, number, sem="release", scope="gpu")

@@ -17,7 +17,23 @@ import triton
 import triton.language as tl
 
 from .activation import Quantised
-from .away import AHEAD, ASKED, BELL, LAYER, NOBODYS, TOKENS, Away, Link, first_uses, ring
+from .away import (
+    AHEAD,
+    ASKED,
+    BELL,
+    CAME,
+    CAME_LAYER,
+    CAME_TOKENS,
+    LAYER,
+    NOBODYS,
+    READ,
+    TOKENS,
+    Away,
+    Link,
+    first_uses,
+    ring,
+    send,
+)
 from .launch import COLUMNS, power_of_two, without_overlap
 from .repack import BLOCKS, TYPES, form_of, grid_of, repack_tile
 from .slots import Slots, SlotShape
@@ -128,19 +144,28 @@ def ask_kernel(
     ids, slots, placed, x, x_stride, words, to_ids, to_x, state, counts, layer, tokens, hidden, foreseen, ahead,
     addresses, fetched, staging, staging_bytes, pool, slot_bytes, first, tiles, up_at, down_at, up_raw, down_raw,
     gate_grid, up_grid, down_grid, gate_tiles, up_tiles, gate_blocks, up_blocks, down_blocks,
-    BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, ASKED: tl.constexpr, NOBODYS: tl.constexpr,
+    BELL: tl.constexpr, LAYER: tl.constexpr, TOKENS: tl.constexpr, READ: tl.constexpr, CAME: tl.constexpr,
+    CAME_LAYER: tl.constexpr, CAME_TOKENS: tl.constexpr, ASKED: tl.constexpr, NOBODYS: tl.constexpr,
     USES: tl.constexpr, CHOSEN: tl.constexpr, WIDTH: tl.constexpr, MOST: tl.constexpr, AHEAD: tl.constexpr,
     TURNS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
     GATE: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr, GATE_WIDTH: tl.constexpr, UP_WIDTH: tl.constexpr,
     DOWN_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Program 0 counts what was chosen and asks the threads for what is absent, if anything is; the others fetch.
+    """Program 0 counts what was chosen and asks the threads for what is absent, if anything is; those after it send the
+    tokens' rows of x, and all but the first fetch.
 
     Experts that were foreseen (AHEAD > 0) are in slots from `ahead` on, or on their way there. The first of the absent
     ones, as many as `state` says and MOST at most, are left to the GPU and get slots from `first` on; fetched [0] tells
     how many they are, fetched [1 …] which. placed [T, k] are the slots as they are then, or why a use has none.
     """
     wait(OVERLAP)
+    number = tl.load(state + 13) * 2 + 1  # never 0
+    if (tl.program_id(0) > 0) & (tl.program_id(0) <= tokens):
+        release(OVERLAP)
+        send(
+            x, x_stride, tl.program_id(0) - 1, words, to_x, layer, tokens, hidden, number, CAME, CAME_LAYER,
+            CAME_TOKENS, WIDTH, FORM,
+        )  # fmt: skip
     use = tl.arange(0, USES)
     inside = use < tokens * CHOSEN
     id = tl.load(ids + use, mask=inside, other=-1)
@@ -173,8 +198,7 @@ def ask_kernel(
             tl.store(fetched, taken)
             absent = absent & (mine >= taken)
         ring(
-            id, absent, use, inside, x, x_stride, words, to_ids, to_x, state, layer, tokens, hidden,
-            BELL, LAYER, TOKENS, CHOSEN, WIDTH, FORM,
+            id, absent, use, inside, words, to_ids, state, layer, tokens, number, BELL, LAYER, TOKENS, READ, FORM,
         )  # fmt: skip
         if taken > 0:
             tl.debug_barrier()
@@ -232,10 +256,12 @@ def ask(
         sizes, forms = (ids, ids, ids, 0, ids, 0, 0, 1, *[0] * 4, ids, ids, ids, *[0] * 5), _NO_FORMS
     else:
         sizes, forms = _sizes(link, mine, link.fetched, link.staging, link.spare), _forms(mine.shape)
-    ask_kernel[(1 if link is None else 3 if interpreted() else FETCHERS + 1,)](
+    fetchers = 0 if link is None else 2 if interpreted() else FETCHERS
+    ask_kernel[(1 + max(tokens, fetchers),)](
         ids, slots, placed, x.x, x.x.stride(0), box.words, box.ids, box.x, box.state, away.counts, away.layer, tokens,
         x.width, ids if link is None else link.foreseen, 0 if link is None else link.ahead, *sizes,
-        BELL=BELL, LAYER=LAYER, TOKENS=TOKENS, ASKED=ASKED, NOBODYS=NOBODYS, USES=power_of_two(tokens * chosen),
+        BELL=BELL, LAYER=LAYER, TOKENS=TOKENS, READ=READ, CAME=CAME, CAME_LAYER=CAME_LAYER, CAME_TOKENS=CAME_TOKENS,
+        ASKED=ASKED, NOBODYS=NOBODYS, USES=power_of_two(tokens * chosen),
         CHOSEN=chosen, WIDTH=power_of_two(x.width), MOST=0 if link is None else link.most,
         AHEAD=AHEAD if foreseen and link is not None else 0, TURNS=TURNS, FORM=to.form, OVERLAP=to.overlap,
         num_warps=4 if tokens * chosen <= 64 else 8, **forms, **to.options,
