@@ -331,7 +331,7 @@ def cuts_of(tokens: int, part: str, sweep: bool) -> list[Any]:
     if part == "head":
         return [] if one else [Shape(8, 5, 2, 4), Shape(8, 2, 4, 4)]
     if part == "hyper":
-        return [HyperCut(*cut) for cut in ((8, 5, 1), (8, 5, 2), (4, 5, 2), (4, 5, 4), (8, 10, 1))]
+        return [HyperCut(*cut) for cut in ((8, 5, 2), (4, 5, 2), (4, 5, 4), (8, 10, 1), (4, 10, 1))]
     if part == "gate+up":
         return [Cut(apart=words) for words in (10, 25, 50)] + [
             Cut(words=words, each=each) for words in (9, 18, 45) for each in (1, 2)

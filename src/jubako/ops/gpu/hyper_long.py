@@ -249,9 +249,10 @@ def cut_for(mix: HyperMix, columns: int) -> Cut:
     widest = 4 if columns == 1 and mix.down.scale is None and mix.down.type in NARROW else 8
     for blocks in (5, 4, 2, 1):
         for warps in (8, 4, 2, 1):
-            if mix.hidden % (warps * blocks * 32) == 0:
-                return Cut(min(warps, widest), blocks, min(warps, 2))
-    raise AssertionError(f"hidden size {mix.hidden} is not a multiple of 32")
+            tiles = min(warps, 2)
+            if mix.hidden % (warps * blocks * 32) == 0 and blocks * tiles % 2 == 0:
+                return Cut(min(warps, widest), blocks, tiles)
+    raise AssertionError(f"hidden size {mix.hidden} is not a multiple of 64")
 
 
 def long_parts(
