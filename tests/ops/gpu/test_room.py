@@ -55,3 +55,10 @@ def test_a_barrier_lies_between() -> None:
     check_rooms(f"{ROOM} st.shared.b32 [a], b; ld.shared.b32 c, [d];", "_gdn_columns")
     with pytest.raises(RuntimeError, match="bad: words are looked for"):
         check_rooms(f"{ROOM} bar.sync 0; st.shared.b32 [a], b; ld.shared.b32 c, [a];", "bad")
+
+
+def test_each_turn_is_taken_once() -> None:
+    wait, go_on = "@p bar.sync %r7, 64;", "@p bar.arrive %r9, 64;"
+    check_rooms(wait + go_on + wait + go_on, "good")
+    with pytest.raises(RuntimeError, match="bad: warps wait for 2 turns and take 1"):
+        check_rooms(wait + wait + go_on, "bad")
