@@ -147,6 +147,11 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
         (["--top-k=20", "Why?"], ["run", "--top-k=20", "Why?"]),
         (["-n5"], ["chat", "-n5"]),
         (["--think"], ["chat", "--think"]),
+        (["a.gguf"], ["serve", "--open", "--log-level", "warning", "a.gguf"]),
+        (
+            ["--log-prompts", "-m", "a.gguf"],
+            ["serve", "--open", "--log-level", "warning", "--log-prompts", "-m", "a.gguf"],
+        ),
         (["inspect", "a.gguf"], ["inspect", "a.gguf"]),
         (["--help"], ["--help"]),
     ],

@@ -32,12 +32,17 @@ def arguments(given: list[str]) -> list[str]:
 
 
 def has_prompt(given: list[str]) -> bool:
-    """Whether a bare word stands among the options. Options that take a value take the word after them."""
-    flags = {"--raw", "--think", "--no-think"}
+    """Whether a bare word that is no model file stands among the options.
+
+    Options that take a value take the word after them.
+    """
+    flags = {"--raw", "--think", "--no-think", "--log-prompts", "--open"}
     words = iter(given)
     for word in words:
         if not word.startswith("-"):
-            return True
+            if not word.endswith((".gguf", ".safetensors")):
+                return True
+            continue
         attached = "=" in word or (len(word) > 2 and not word.startswith("--"))  # --top-k=20, -n5
         if word not in flags and not attached:
             next(words, None)
