@@ -61,8 +61,9 @@ def route_kernel(
 ):  # fmt: skip
     """Program t: the CHOSEN largest logits of token t, the lower expert first where they tie, and their softmax.
 
-    Logits are the sums of PARTS arrays, in order, EACH a lane of WARPS warps. SHARED: the logit after the experts' goes
-    to share [t], and the chosen experts' slots by `table` to slots [t].
+    Logits are the sums of PARTS arrays, in order, EACH a lane of WARPS warps. A warp has experts that follow each
+    other, so where logits tie those of the lower warp come first. SHARED: the logit after the experts' goes to share
+    [t], and the chosen experts' slots by `table` to slots [t].
     """
     release(OVERLAP)
     LOWEST: tl.constexpr = -2147483648
@@ -74,7 +75,7 @@ def route_kernel(
     lane = tl.arange(0, 32)[None, :]
     raws, homes = (), ()
     for i in tl.static_range(EACH):
-        e = (i * WARPS + w) * 32 + lane
+        e = (w * EACH + i) * 32 + lane
         for part in tl.static_range(PARTS):
             raws = raws + (tl.load(logits + part * part_stride + token * stride + e, mask=e < experts, other=0.0),)
         homes = homes + ((tl.load(table + e, mask=e < experts, other=-1) if SHARED else e),)
@@ -85,7 +86,7 @@ def route_kernel(
         tl.store(share + token, logit)
     keys, numbers = (), ()
     for i in tl.static_range(EACH):
-        e = (i * WARPS + w) * 32 + lane
+        e = (w * EACH + i) * 32 + lane
         x = raws[i * PARTS] + 0.0
         for part in tl.static_range(1, PARTS):
             x += raws[i * PARTS + part]
@@ -112,21 +113,21 @@ def route_kernel(
     leave(room, OTHER + w * LIST + place, best, (place < LIST) & (w >= 0), FORM)
     tl.debug_barrier()
     n = tl.arange(0, WARPS * PLACES)
-    at = n // PLACES * LIST + tl.minimum(n % PLACES, LIST - 1)
+    mine = n // PLACES
+    at = mine * LIST + tl.minimum(n % PLACES, LIST - 1)
     key = found(room, at, FORM).to(tl.int32, bitcast=True)
     number = found(room, OTHER + at, FORM).to(tl.int32, bitcast=True)
-    rank = at * 0
+    rank = n % PLACES  # in its own warp's list; what others have above it comes before it
     first = at * 0 + LOWEST
     for warp in tl.static_range(WARPS):
+        least = tl.where(warp < mine, tl.maximum(key, LOWEST + 1) - 1, tl.where(warp > mine, key, 2147483647))
         for four in tl.static_range(LIST // 4):
-            those = at * 0 + (warp * LIST + four * 4)
-            others, places = found_four(room, those, FORM), found_four(room, those + OTHER, FORM)
+            others = found_four(room, at * 0 + (warp * LIST + four * 4), FORM)
             if four == 0:
                 first = tl.maximum(first, others[0])
             for i in tl.static_range(4):
                 if four * 4 + i < CHOSEN:
-                    above = (others[i] > key) | ((others[i] == key) & (places[i] < number))
-                    rank += above.to(tl.int32)
+                    rank += (others[i] > least).to(tl.int32)
     there = (n % PLACES < CHOSEN) & (rank < CHOSEN)
     part = exp(number_of(key) - number_of(first), FORM)
     leave(room, OTHER * 2 + rank, part, there, FORM)
