@@ -316,6 +316,10 @@ def check_operands(text: str) -> None:
             wanted = ["1, 1, 1", "4, 8, 1", "0, 1, 2"] if single else ["1, 1, 4", "4, 8, 1", "2, 0, 1"]
             if layouts[of] != wanted:
                 raise ValueError(f"operands of a tensor core instruction lie as {layouts[of]}, not as {wanted}")
+        if "ld.shared.v4" in line and "packed_element = 4 " in line:
+            [of] = re.findall(r"(#\w+)>", line.split("->")[-1])[:1]
+            if not layouts[of][1].endswith(", 1"):
+                raise ValueError(f"four words that follow each other lie on lanes of [{layouts[of][1]}]")
         if "bar.sync $" in line or "bar.arrive $" in line:
             [threads] = re.findall(r"warpsPerCTA = \[(.*?)\]", warps[re.findall(r"(#\w+)>", line)[0]])
             if not threads.startswith("1, 1, "):

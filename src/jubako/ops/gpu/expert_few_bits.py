@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 
 from .blocks import factors
-from .expert_rows import fetch_rows, keep_order
+from .expert_rows import by_first_warp, fetch_rows, keep_order
 from .integer import dot4
 from .kinds import is_
 from .products import step
-from .room import found, leave
+from .room import leave
 from .single import meet_single, no_sums, single_columns, single_tree
 from .target import release, wait
 
@@ -60,17 +60,6 @@ def meet_unit(sums, raws, unit, token, TYPE: tl.constexpr, FORM: tl.constexpr):
         return after
     else:
         return meet_single(sums, raws, (unit,), token, TYPE, FORM)
-
-
-@triton.jit
-def first_warp(FORM: tl.constexpr):
-    """Only a program's first warp goes on, where all do the same: the others would take their turns from programs that
-    still read. No barrier may follow."""
-    if FORM == 1:
-        tl.inline_asm_elementwise(
-            "{.reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.gt.u32 p, t, 31; @p exit; mov.b32 $0, 0;}", "=r", [],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
 
 
 @triton.jit
@@ -118,8 +107,4 @@ def four_rows(
     n = tl.arange(0, ROWS)
     for g in tl.static_range(4):
         leave(room, g * ROWS + n, single_tree(sums[g], ROWS), n >= 0, FORM)
-    tl.debug_barrier()
-    if TILE == 32:  # a warp's lanes
-        first_warp(FORM)
-    i = tl.arange(0, TILE)
-    return found(room, i, FORM), found(room, TILE + i, FORM)
+    return by_first_warp(room, TILE, FORM)

@@ -8,9 +8,11 @@ import triton.language as tl
 
 from .activation import stack
 from .blocks import fetch_blocks
-from .kinds import number_bytes
+from .kinds import number_bytes, wants_sums
 from .products import fetch_pieces
+from .room import found, leave, moved
 from .single import fetch_single, meet_single, no_sums, single_columns, single_tree
+from .staged import fetch_column, leave_column, staged_column
 from .target import release, wait
 
 
@@ -78,14 +80,14 @@ def gate_and_up(
 
 @triton.jit
 def side_by_side(
-    gate, apart, rows, blocks, top, x, token,
+    gate, apart, rows, blocks, top, x, token, room,
     UNITS: tl.constexpr, STEP: tl.constexpr, TILE: tl.constexpr, TYPE: tl.constexpr,
     EVEN: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """What `gate_and_up` gives, if up lies `apart` bytes after gate and is of its type: a row of each has own lanes.
 
-    STEP units are on their way at first; each is followed by the one STEP after it once it has met the column. Left
-    alone, the assembler would issue a load only where its words are wanted.
+    STEP units are on their way at first; each is followed by the one STEP after it once it has met the column, which
+    lies in the room behind 2·TILE sums. Left alone, the assembler would issue a load only where its words are wanted.
     """
     n = tl.arange(0, 2 * TILE)
     row = tl.minimum(top + n % TILE, rows - 1)
@@ -95,17 +97,59 @@ def side_by_side(
         raws = raws + (fetch_rows(mine, rows, blocks, row, i, TYPE, EVEN),)
     wait(OVERLAP)
     release(OVERLAP)
+    column = lay_out(room, 2 * TILE, x, token, UNITS * 8, TYPE, FORM)
     keep_order(FORM)
     sums = no_sums(1, 2 * TILE, TYPE)
-    for first in range(0, UNITS - STEP, STEP):
-        following = ()
-        for i in tl.static_range(STEP):
-            units = single_columns(x, token, first + i, 1, 2 * TILE, TYPE, EVEN)
-            sums = meet_single(sums, ((raws[i],),), units, token, TYPE, FORM)
-            following = following + (fetch_rows(mine, rows, blocks, row, first + STEP + i, TYPE, EVEN),)
+    for u in tl.static_range(UNITS):
+        unit = unit_of(column, x, token, u, UNITS * 8, 2 * TILE, TYPE, EVEN, FORM)
+        sums = meet_single(sums, ((raws[u],),), (unit,), token, TYPE, FORM)
+        if u + STEP < UNITS:
+            raws = raws + (fetch_rows(mine, rows, blocks, row, u + STEP, TYPE, EVEN),)
             keep_order(FORM)
-        raws = following
-    for i in tl.static_range(STEP):
-        units = single_columns(x, token, UNITS - STEP + i, 1, 2 * TILE, TYPE, EVEN)
-        sums = meet_single(sums, ((raws[i],),), units, token, TYPE, FORM)
-    return tl.split(tl.trans(tl.reshape(single_tree(sums[0], 2 * TILE), [2, TILE])))
+    leave(room, n, single_tree(sums[0], 2 * TILE), n >= 0, FORM)
+    return by_first_warp(room, TILE, FORM)
+
+
+@triton.jit
+def lay_out(room, at, x, token, PADDED: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr):
+    """A token's column from words `at` of a room on: where it begins. Plain numbers are left where they are."""
+    if number_bytes(TYPE) > 0:
+        return room
+    else:
+        column = moved(room, at, FORM)
+        SUMS: tl.constexpr = wants_sums(TYPE)
+        return leave_column(column, fetch_column(x, token, PADDED, SUMS), PADDED, SUMS, FORM)
+
+
+@triton.jit
+def unit_of(
+    column, x, token, unit, PADDED: tl.constexpr, ROWS: tl.constexpr, TYPE: tl.constexpr, EVEN: tl.constexpr,
+    FORM: tl.constexpr,
+):  # fmt: skip
+    """A unit of the column that `lay_out` has laid out, for ROWS rows."""
+    if number_bytes(TYPE) > 0:
+        return single_columns(x, token, unit, 1, ROWS, TYPE, EVEN)[0]
+    else:
+        return staged_column(column, tl.zeros([1, ROWS, 1], tl.int32), unit, PADDED, wants_sums(TYPE), FORM)
+
+
+@triton.jit
+def by_first_warp(room, TILE: tl.constexpr, FORM: tl.constexpr):
+    """Sums of TILE rows of gate and of up that all lanes have left in a room: float32 [TILE] each. Of 32 rows the first
+    warp alone gets them and goes on: the others would take their turns from programs that still read. No barrier may
+    follow."""
+    tl.debug_barrier()
+    if TILE == 32:  # a warp's lanes
+        first_warp(FORM)
+    i = tl.arange(0, TILE)
+    return found(room, i, FORM), found(room, TILE + i, FORM)
+
+
+@triton.jit
+def first_warp(FORM: tl.constexpr):
+    """Only a program's first warp goes on."""
+    if FORM == 1:
+        tl.inline_asm_elementwise(
+            "{.reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.gt.u32 p, t, 31; @p exit; mov.b32 $0, 0;}", "=r", [],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip

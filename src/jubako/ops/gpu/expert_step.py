@@ -19,11 +19,14 @@ from .activation import Quantised, room_for, store_blocks
 from .cuts import divisor
 from .expert_few_bits import AT_ONCE, LANE_ROWS, four_rows
 from .expert_rows import gate_and_up, side_by_side
+from .hand_over import hand_over
+from .kinds import wants_sums
 from .mathfun import silu
 from .planar import LAYOUTS
 from .room import elsewhere, own_room
 from .single import fetch_single, meet_single, no_sums, single_columns, single_tree
 from .slots import Slots
+from .staged import column_words
 from .target import interpreted, release, target, wait
 
 if TYPE_CHECKING:
@@ -44,7 +47,9 @@ def hidden_tile(
             gate, up_at, rows, blocks, top, x, token, given, room, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP
         )
     elif APART and GATE == UP:
-        a, b = side_by_side(gate, up_at, rows, blocks, top, x, token, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP)
+        a, b = side_by_side(
+            gate, up_at, rows, blocks, top, x, token, room, UNITS, STEP, TILE, GATE, EVEN, FORM, OVERLAP
+        )
     else:
         up = gate + up_at
         a, b = gate_and_up(
@@ -56,19 +61,23 @@ def hidden_tile(
     h = tl.where(top + tl.arange(0, TILE) < rows, silu(a, FORM) * b, 0.0)
     q, d, s, numbers, width = to
     COUNT: tl.constexpr = TILE // 32
-    store_blocks(tl.reshape(h, [COUNT, 32]), use, tile * COUNT, width, q, d, s, numbers, COUNT, False)
+    if APART and GATE == UP:
+        block = tile * COUNT + tl.arange(0, COUNT)[:, None]
+        hand_over(tl.reshape(h, [COUNT, 32]), use + block * 0, block, block >= 0, width, q, d, s, numbers, False, FORM)
+    else:
+        store_blocks(tl.reshape(h, [COUNT, 32]), use, tile * COUNT, width, q, d, s, numbers, COUNT, False)
 
 
 @triton.jit
 def gate_up_kernel(
     pool, pool_scales, slot_bytes, up_at: tl.constexpr, slots, rows: tl.constexpr,
     shared, shared_scales, shared_up_at: tl.constexpr, shared_rows: tl.constexpr, blocks: tl.constexpr,
-    uses, chosen, q, d, s, numbers, x_blocks: tl.constexpr, x_valid: tl.constexpr,
+    uses, q, d, s, numbers, x_blocks: tl.constexpr, x_valid: tl.constexpr,
     hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks: tl.constexpr, rooms,
     UNITS: tl.constexpr, STEP: tl.constexpr, SHARED_STEP: tl.constexpr, GATE: tl.constexpr,
     UP: tl.constexpr, SHARED_GATE: tl.constexpr, SHARED_UP: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr,
     SHARED_SCALED: tl.constexpr, APART: tl.constexpr, FOUR: tl.constexpr, AT_ONCE: tl.constexpr, TILE: tl.constexpr,
-    EACH: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
+    EACH: tl.constexpr, CHOSEN: tl.constexpr, WORDS: tl.constexpr, FORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, use): the shared expert's uses come first, and need not wait to fetch weights.
 
@@ -82,8 +91,8 @@ def gate_up_kernel(
     x = (q, d, s, numbers, x_blocks, x_valid)
     to = (hidden_q, hidden_d, hidden_s, hidden_x, hidden_blocks)
     room = 0
-    if FOUR:
-        room = own_room(rooms, tl.program_id(1) * tl.num_programs(0) + tile, 2 * TILE, FORM)
+    if WORDS > 0:
+        room = own_room(rooms, tl.program_id(1) * tl.num_programs(0) + tile, WORDS, FORM)
     if use < 0:
         if tile * TILE < shared_rows:
             hidden_tile(
@@ -100,11 +109,11 @@ def gate_up_kernel(
             slot = tl.load(slots + use)
             given = ()
             if FOUR and GATE == UP:
-                given = single_columns(x, use // chosen, 0, AT_ONCE, TILE // 2, GATE, EVEN)
+                given = single_columns(x, use // CHOSEN, 0, AT_ONCE, TILE // 2, GATE, EVEN)
             if slot >= 0:
                 base = pool + slot.to(tl.int64) * slot_bytes
                 hidden_tile(
-                    base, up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // chosen, given, use, to,
+                    base, up_at, pool_scales + slot * 3, rows, blocks, tile, x, use // CHOSEN, given, use, to,
                     room, UNITS, STEP, GATE, UP, EVEN, SCALED, APART, FOUR, TILE, EACH, FORM, False,
                 )  # fmt: skip
 
@@ -195,6 +204,13 @@ class Cut:
         """Whether a lane has LANE_ROWS rows."""
         return self.apart > 0 and slots.shape.gate == slots.shape.up and LAYOUTS[slots.shape.gate.name].widths == (1,)
 
+    def words_of_room(self, padded: int, matrices: tuple[Slots, ...]) -> int:
+        """Shared memory of a program of gate and up, for a column of so many blocks."""
+        if not self.apart:
+            return 0
+        sums = any(wants_sums(slots.shape.gate.id) for slots in matrices)
+        return 2 * self.tile + column_words(padded, sums)
+
     def warps(self, four: bool) -> int:
         """Of a program of gate and up. four: `in_fours`."""
         if self.apart:
@@ -223,17 +239,18 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
     units = -(-blocks // 8)
     grid = (-(-height // cut.tile), tokens * chosen + tokens)
     four = cut.in_fours(mine)
-    rooms = elsewhere(to, grid[0] * grid[1] if four else 0, 2 * cut.tile, x.d.device)
+    words = cut.words_of_room(units * 8, (mine, shared))
     gate_up_kernel[grid](
         mine.data, scales_of(mine), shape.bytes, shape.up_at, routed.slots_in(mine.table), shape.size,
         shared.data, scales_of(shared), shared.shape.up_at, shared.shape.size, blocks,
-        tokens * chosen, chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
-        hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks, rooms,
+        tokens * chosen, x.q, x.d, x.s, x.x, x.blocks, x.valid,
+        hidden.q, hidden.d, hidden.s, hidden.x, hidden.blocks,
+        elsewhere(to, grid[0] * grid[1], words, x.d.device),
         UNITS=units, STEP=cut.step(units, cut.words, mine), SHARED_STEP=cut.step(units, cut.shared, shared),
         GATE=shape.gate.id, UP=shape.up.id, SHARED_GATE=shared.shape.gate.id, SHARED_UP=shared.shape.up.id,
         EVEN=blocks % 8 == 0, SCALED=mine.scales is not None, SHARED_SCALED=shared.scales is not None,
         APART=cut.apart > 0, FOUR=four, AT_ONCE=min(AT_ONCE, units), TILE=cut.tile,
-        EACH=LANE_ROWS // 2 if four else cut.each, FORM=to.one_column, OVERLAP=to.overlap,
+        EACH=LANE_ROWS // 2 if four else cut.each, CHOSEN=chosen, WORDS=words, FORM=to.one_column, OVERLAP=to.overlap,
         num_warps=cut.warps(four), **to.options,
     )  # fmt: skip
     return hidden

@@ -13,7 +13,7 @@ import triton.language as tl
 from .activation import rounded
 from .integer import dot4
 from .kinds import has_width
-from .room import leave
+from .room import by_hand, leave
 from .tensor import plain_dot
 
 
@@ -151,7 +151,7 @@ def put(at, x, live, FORM: tl.constexpr):
     """Store x where live, from where it lies: the compiler's own stores would first bring it into another order,
     through shared memory and two barriers each."""
     BITS: tl.constexpr = at.dtype.element_ty.primitive_bitwidth
-    if FORM == 4:
+    if by_hand(FORM):
         there = live.to(tl.int32)
         bits = x.to(tl.int32, bitcast=True)
         tl.inline_asm_elementwise(

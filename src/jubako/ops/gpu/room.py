@@ -49,6 +49,12 @@ def elsewhere(to: Target, programs: int, words: int, device: torch.device) -> to
 
 
 @triton.jit
+def moved(room, words, FORM: tl.constexpr):
+    """The room that begins `words` words on."""
+    return room + (words * 4 if by_hand(FORM) else words)
+
+
+@triton.jit
 def leave(room, at, x, live, FORM: tl.constexpr):
     """Put 32-bit x at words `at` of a room, where live."""
     if by_hand(FORM):
