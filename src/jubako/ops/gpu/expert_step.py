@@ -204,12 +204,12 @@ class Cut:
         """Whether a lane has LANE_ROWS rows."""
         return self.apart > 0 and slots.shape.gate == slots.shape.up and LAYOUTS[slots.shape.gate.name].widths == (1,)
 
-    def words_of_room(self, padded: int, matrices: tuple[Slots, ...]) -> int:
-        """Shared memory of a program of gate and up, for a column of so many blocks."""
+    def words_of_room(self, padded: int, matrices: tuple[Slots, ...], four: bool) -> int:
+        """Shared memory of a program of gate and up: for its sums, and a column of so many blocks. four: `in_fours`."""
         if not self.apart:
             return 0
         sums = any(wants_sums(slots.shape.gate.id) for slots in matrices)
-        return 2 * self.tile + column_words(padded, sums)
+        return 2 * self.tile + (0 if four else int(column_words(padded, sums)))
 
     def warps(self, four: bool) -> int:
         """Of a program of gate and up. four: `in_fours`."""
@@ -239,7 +239,7 @@ def gate_up(layer: Experts, x: Quantised, routed: Routed, cut: Cut) -> Quantised
     units = -(-blocks // 8)
     grid = (-(-height // cut.tile), tokens * chosen + tokens)
     four = cut.in_fours(mine)
-    words = cut.words_of_room(units * 8, (mine, shared))
+    words = cut.words_of_room(units * 8, (mine, shared), four)
     gate_up_kernel[grid](
         mine.data, scales_of(mine), shape.bytes, shape.up_at, routed.slots_in(mine.table), shape.size,
         shared.data, scales_of(shared), shared.shape.up_at, shared.shape.size, blocks,
