@@ -112,6 +112,23 @@ def test_where_long_text_is_cut_a_piece_ends_anyway(text: str) -> None:
     assert pieced == TINY.encode(text)
 
 
+def test_text_without_an_end_of_a_piece_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory would grow with it: 7 GB for a request of 30 MB."""
+    monkeypatch.setattr(tokenizer_module, "_LONG", 4)
+    monkeypatch.setattr(tokenizer_module, "_LONGEST", 8)
+    seen: list[str] = []
+    pieces = TINY._pieces
+
+    def watched(text: str) -> list[int]:
+        seen.append(text)
+        return pieces(text)
+
+    monkeypatch.setattr(TINY, "_pieces", watched)
+    text = "hello" * 4 + "  " * 8 + "well 12"
+    assert TINY.decode(TINY.encode(text)) == text
+    assert max(map(len, seen)) == 8 and "".join(seen) == text
+
+
 def test_long_text_keeps_no_other_thread_waiting() -> None:
     """A server has answers to stream while somebody's file is cut into tokens."""
     with ThreadPoolExecutor(1) as pool:

@@ -22,6 +22,7 @@ from .vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, byte
 # Where every one of PATTERNS ends a piece, and none looks back: behind a letter without marks, behind a digit.
 _CUT = re.compile(r"(?<=[A-Za-zа-яぁ-ん一-龥가-힣])(?=[\x00-@\[-`{-\x7f，。、])|(?<=[0-9])")
 _LONG = 1 << 18  # characters encoded at a time, or a few more: the library holds some 200 bytes a token meanwhile
+_LONGEST = 1 << 20  # a piece of so many characters, which no language has, is cut anywhere
 _TURN_ENDS = ("<|im_end|>", "<|endoftext|>")
 
 
@@ -108,8 +109,9 @@ class Tokenizer:
         ids: list[int] = []
         start = 0
         while start < len(text):
-            cut = _CUT.search(text, start + _LONG) if start + _LONG < len(text) else None
-            end = cut.start() if cut else len(text)
+            longest = min(start + _LONGEST, len(text))
+            cut = _CUT.search(text, start + _LONG, longest) if start + _LONG < longest else None
+            end = cut.start() if cut else longest
             ids += self._pieces(text[start:end])
             start = end
         return ids
@@ -123,7 +125,7 @@ class Tokenizer:
         try:
             ids: list[int] = self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except BaseException as error:
-            # The Rust side panics where its regular expression gives up, on ten million spaces in a row.
+            # The Rust side panics where its regular expression gives up, as on ten million spaces at once.
             if type(error).__name__ == "PanicException":
                 raise RequestError(f"text of {len(text)} characters can't be cut into tokens: {error}") from error
             raise
