@@ -45,6 +45,7 @@ from jubako.ops.gpu.activation import room_for
 from jubako.ops.gpu.away import Away, Mailbox
 from jubako.ops.gpu.combine import hyper_combine
 from jubako.ops.gpu.embed import decode
+from jubako.ops.gpu.expert_step import gate_up, usual_cut
 from jubako.ops.gpu.experts import Beside, Experts, Routed, add_up, parts_of
 from jubako.ops.gpu.far_table import FarTable
 from jubako.ops.gpu.foresight import foresee
@@ -250,6 +251,7 @@ def families() -> dict[str, Callable[[], Any]]:
         "product and mix, 4 columns": lambda: added(4),
         "product and mix, 16 columns": lambda: added(16),
         "experts' sum": summed,
+        "gate and up, 1 column": lambda: gate_up(layer(), room_for(1, HIDDEN, False, cpu), routed(1), usual_cut(1)),
         "experts of one bit": lambda: parts_of(layer("Q1_0"), room_for(1, HIDDEN, False, cpu), routed(1)),
         "route": lambda: route_experts(layer(), room_for(1, HIDDEN, True, cpu), CHOSEN),
         "rows from the disk": far_rows,

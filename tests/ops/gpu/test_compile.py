@@ -21,6 +21,7 @@ TOOL = Path(__file__).parents[3] / "tools" / "compile_kernels.py"
             [
                 "experts' sum", "product, 4 columns", "product and mix, 4", "prompt: delta net", "delta net",
                 "attention, 8 bit", "drafts: between", "product of Q4_K, 1", "product of few rows of Q4_K",
+                "gate and up, 1",
             ],
         ),
         ("hip:gfx1030", ["route"]),
