@@ -20,7 +20,7 @@ TOOL = Path(__file__).parents[3] / "tools" / "compile_kernels.py"
             "cuda:90",
             [
                 "experts' sum", "product, 4 columns", "product and mix, 4", "prompt: delta net", "delta net",
-                "attention, 8 bit", "drafts: between", "product of Q4_K, 1", "product of few rows of Q4_K",
+                "attention, 8 bit", "drafts: between", "product of Q4_K, 1", "product of few rows of Q4_K, 1",
                 "gate and up, 1",
             ],
         ),
