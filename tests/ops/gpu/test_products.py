@@ -116,12 +116,13 @@ def test_shares_of_rows_have_the_bits_of_the_cpu(
     assert same_bits(linear(mine, torch.from_numpy(x).to(device)), _cpu.linear(weight(name, raw), x))
 
 
-@pytest.mark.parametrize("name, second", [("Q4_K", "Q8_0"), ("Q5_K", "F32"), ("Q6_K", "Q4_K")])
+@pytest.mark.parametrize("name, second, most", [("Q4_K", "Q8_0", 2), ("Q5_K", "F32", 1), ("Q6_K", "Q4_K", 2)])
 def test_shares_beside_another_matrix(
-    name: str, second: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    name: str, second: str, most: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With factors, and in parts."""
-    monkeypatch.setattr(tile_linear, "tile_cut", lambda rows, units, *a: shared(min(units, 2), 1, alone=True))
+    """With factors, and in parts; one share goes through its units in a loop."""
+    cuts = {units: shared(min(units, most), 1, ahead=most - 1, alone=True) for units in (1, 2)}
+    monkeypatch.setattr(tile_linear, "tile_cut", lambda rows, units, *a: cuts[units])
     mine, raw = tiles(name, 21, 512, device, 3)
     other, beside = (tiles if second in TILES else planes)(second, 5, 512, device, 4)
     x, factors = activations(1, 512), torch.linspace(0.5, 2, 26, device=device)
