@@ -147,6 +147,11 @@ def test_figures_of_another_version_or_shape_are_refused() -> None:
         good | {"disk": good["disk"] | {"sequential": 0}},
         good | {"cards": [good["cards"][0] | {"read": "fast"}]},
         good | {"cards": [good["cards"][0] | {"mapped": float("nan")}]},
+        good | {"ram_limit": {"a": 1}},
+        good | {"cards": [good["cards"][0] | {"name": {"a": 1}}]},
+        good | {"together": good["together"] | {"experts": {"1": 1e9}}},
+        good | {"together": good["together"] | {"kind": [1]}},
+        good | {"measured": {"a": 1}},
     ):
         with pytest.raises(FileFormatError, match="figures"):
             Machine.from_json(wrong)

@@ -165,25 +165,37 @@ class Machine:
 
 def _check(machine: Machine) -> None:
     """Raises FileFormatError for a figure that no machine has; what divides must be more than nothing."""
-    cards = {f"card {n} {name}": value for n, card in enumerate(machine.cards) for name, value in vars(card).items()}
-    kernels = {f"{kind} {name}": value for kind, each in machine.kernels.items() for name, value in vars(each).items()}
-    disk = {f"disk {name}": value for name, value in vars(machine.disk).items()}
-    both = {f"together {name}": value for name, value in vars(machine.together).items()} if machine.together else {}
-    own = {name: getattr(machine, name) for name in ("ram_free", "ram_limit", "ram_read", "call", "pinned", "kernels")}
-    own |= {"cores": machine.identity.cores}
-    texts = ("name", "path", "direct", "kind", "kernels")
-    for name, value in (own | kernels | disk | cards | both).items():
-        least = name.split()[-1] not in ("ram_free", "call", "pinned", "latency", "free", "node", "link")
-        if isinstance(value, Mapping) and not value:
+    parts: dict[str, object] = {f"card {n}": card for n, card in enumerate(machine.cards)}
+    parts |= {"disk": machine.disk, **machine.kernels}
+    if machine.together:
+        parts["together"] = machine.together
+    values = {f"{part} {name}": value for part, each in parts.items() for name, value in vars(each).items()}
+    values |= {name: getattr(machine, name) for name in ("ram_free", "ram_limit", "call", "pinned", "isa", "measured")}
+    values["cores"] = machine.identity.cores
+    tables = {f"{kind} experts": kernel.experts for kind, kernel in machine.kernels.items()}
+    tables["ram_read"] = machine.ram_read
+    for name, table in {**tables, "kernels": machine.kernels}.items():
+        if not table:
             raise FileFormatError(f"figures of a machine: {name} is empty")
-        for number in value.values() if isinstance(value, Mapping) else (value,):
-            if name.split()[-1] in texts:
-                continue
-            real = isinstance(number, (int, float)) and isfinite(number)
-            if not real or number < 0 or (least and number == 0):
-                raise FileFormatError(f"figures of a machine: {name} is {number!r}; a number above 0 was expected")
+    values |= {f"{name} by {threads}": rate for name, table in tables.items() for threads, rate in table.items()}
+    for name, value in values.items():
+        if name not in tables:
+            _check_value(name, value)
     for kind in (*machine.kernels, *([machine.together.kind] if machine.together else ())):
         block_type(kind)
+
+
+def _check_value(name: str, value: object) -> None:
+    """One figure, or text. Raises FileFormatError where it is neither."""
+    last = name.split()[-1]
+    if last in ("name", "path", "kind", "isa", "measured"):
+        if not isinstance(value, str):
+            raise FileFormatError(f"figures of a machine: {name} is {value!r:.50}; text was expected")
+    elif last != "direct":
+        least = last not in ("ram_free", "call", "pinned", "latency", "free", "node", "link")
+        real = isinstance(value, (int, float)) and isfinite(value)
+        if not real or value < 0 or (least and value == 0):  # type: ignore[operator]
+            raise FileFormatError(f"figures of a machine: {name} is {value!r:.50}; a number above 0 was expected")
 
 
 def _by_threads(stored: Mapping[str, Any]) -> dict[int, float]:
