@@ -5,8 +5,7 @@ Steps find absent experts through `away`; prompts of more than 16 tokens get all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 
 from ...arch import weights as arch
 from ...errors import MachineError
-from .away import MOST_NAMES, Away, Link, Mailbox
+from .away import ERROR, MOST_NAMES, Away, Link, Mailbox
 from .host import HostExperts
 from .link import SPARE, fits, link_of
 from .residents import Residents, spread
@@ -25,8 +24,23 @@ if TYPE_CHECKING:
     from ... import _cpu
 
 EARLY = 2  # experts of a layer fetched before it asks, at most: what the link brings while the layer attends
-PART = 3  # of so many absent ones one is: the threads take few sooner than the link
+PART = 2  # of so many absent ones one is: the threads take one alone sooner than the link brings two
 NAMED = 8  # others that the threads call into their caches before it asks, at most
+
+
+class Awake:
+    """Of `Boxes.awake`. Every step passes here while the card has nothing to do: no more than must be."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes, self._words = boxes, boxes.mailbox.words.numpy()
+
+    def __enter__(self) -> None:
+        self._boxes.threads.begin()
+
+    def __exit__(self, kind: object, *failed: object) -> None:
+        self._boxes.threads.end()
+        if self._words[ERROR] and kind is None:
+            raise MachineError(f"{self._boxes.mailbox.trouble}; start again, or with fewer experts in main memory")
 
 
 class Boxes:
@@ -57,6 +71,7 @@ class Boxes:
         self.foresee(EARLY, NAMED)
         self.links = self._links()
         self._threads: _cpu.ExpertThreads | None = self.mailbox.threads(self._native())
+        self._awake = Awake(self)
 
     def _native(self) -> list[_cpu.ExpertLayer]:
         from ... import _cpu
@@ -104,16 +119,9 @@ class Boxes:
         away = Away(index, self.mailbox, self.counts[index], self.links.get(index), self.stream)
         return self.residents.slots(index), away
 
-    @contextmanager
-    def awake(self) -> Iterator[None]:
+    def awake(self) -> Awake:
         """Inside, steps may be launched; they are waited for before the end. Raises MachineError if one went wrong."""
-        self.threads.begin()
-        try:
-            yield
-        finally:
-            self.threads.end()
-        if self.mailbox.trouble:
-            raise MachineError(f"{self.mailbox.trouble}; start again, or with fewer experts in main memory")
+        return self._awake
 
     def close(self) -> None:
         """End the threads. No step may follow."""

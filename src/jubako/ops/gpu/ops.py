@@ -124,7 +124,11 @@ class GpuOps:
 
     def awake(self) -> AbstractContextManager[Any]:
         """Inside, what steps ask the CPU for is answered; steps are waited for before its end."""
-        return nullcontext() if self.alone else self._awake()
+        if self.alone:
+            return nullcontext()
+        if self.boxes is not None and self.before is None and self._far is None:
+            return self.boxes.awake()
+        return self._awake()
 
     @property
     def alone(self) -> bool:
