@@ -63,3 +63,11 @@ def test_kept_for_the_next_start(tmp_path: Path) -> None:
     file.write_bytes(b"no array")
     assert not Heat(2, 3, 1).load(file)
     assert [f.name for f in file.parent.iterdir()] == ["some.npy"]
+    right = np.lib.format.header_data_from_array_1_0(heat.values.astype(np.float32))
+    for damaged in (b"", b"\x93NUMPY\x01\x00", right | {"shape": (1 << 42,)}, right | {"descr": "|O"}):
+        if isinstance(damaged, bytes):  # as a loss of power leaves it
+            file.write_bytes(damaged)
+        else:
+            with file.open("wb") as out:
+                np.lib.format.write_array_header_1_0(out, damaged)
+        assert not Heat(2, 3, 1).load(file)

@@ -63,9 +63,11 @@ class Heat:
         """Begin with what was saved; False where there is nothing, or nothing for this network."""
         try:
             values = np.load(file, allow_pickle=False)
-        except (OSError, ValueError):
+        except Exception:  # numpy has many for a damaged file
             return False
-        if values.shape != self.values.shape or not np.isfinite(values).all() or (values < 0).any():
+        if values.shape != self.values.shape or values.dtype != np.float32:
+            return False
+        if not (np.isfinite(values) & (values >= 0)).all():
             return False
         self.values[:] = values
         return True
