@@ -65,6 +65,10 @@ def test_a_file_without_figures_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"version": 0}')
     with pytest.raises(FileFormatError, match=r"other\.json.*version 0"):
         call("plan", TINY, "--machine", str(tmp_path / "other.json"))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for wrong in (tmp_path / "deep.json", tmp_path):
+        with pytest.raises(FileFormatError, match=f"{wrong}: no figures of a machine"):
+            call("plan", TINY, "--machine", str(wrong))
 
 
 def test_json_has_what_the_tables_show() -> None:

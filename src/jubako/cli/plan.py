@@ -74,7 +74,7 @@ def machine_of(figures: Path | None, census: Census, place: Path, kinds: Sequenc
     if figures is not None:
         try:
             return Machine.from_json(json_module.loads(figures.read_text()))
-        except (ValueError, FileFormatError) as error:
+        except (OSError, ValueError, RecursionError, FileFormatError) as error:
             raise FileFormatError(f"{figures}: no figures of a machine: {error}") from error
     console = Console(stderr=True)
     with console.status("Measuring this machine briefly (jubako probe does it thoroughly, once) …"):

@@ -38,7 +38,7 @@ def stored(identity: Identity) -> Machine | None:
     """The figures of that machine, None where there are none that can be used."""
     try:
         return Machine.from_json(json.loads(cache_file(identity).read_text()))
-    except (OSError, ValueError, FileFormatError):
+    except (OSError, ValueError, RecursionError, FileFormatError):
         return None
 
 
