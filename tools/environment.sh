@@ -59,7 +59,7 @@ prepare() {
   command -v "${CXX:-c++}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 ||
     fail "a C++17 compiler is needed and was not found; install g++ or clang (Debian, Ubuntu: apt install g++)"
   echo "jubako: setting up $VENV ($build build of torch); this happens once and takes a few minutes" >&2
-  [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV" || fail "python -m venv failed; on Debian and Ubuntu: apt install python3-venv"
+  [ -x "$VENV/bin/pip" ] || "$python" -m venv --clear "$VENV" || fail "python -m venv failed; on Debian and Ubuntu: apt install python3-venv"
   "$VENV/bin/python" -c 'import torch' 2>/dev/null || install_torch "$build"
   if [ -n "$extras" ] && [ "$(cat "$VENV/.stamp" 2>/dev/null)" = "$stamp" ]; then
     install_extras || fail "the test tools could not be installed; see the message above"
