@@ -73,10 +73,9 @@ def _part(part: object, where: str) -> str:
         return text
     name = str(kind).removeprefix("input_").removesuffix("_url")
     if name in ("image", "audio", "video", "file", "document"):
-        raise RequestError(
-            f"{where} is of type {kind!r}, {'an' if name[0] in 'ai' else 'a'} {name}; "
-            "this model file has no vision part, it reads text only"
-        )
+        who = "this model file has no vision part, it" if name in ("image", "video") else "this model"
+        article = "an" if name[0] in "ai" else "a"
+        raise RequestError(f"{where} is of type {kind!r}, {article} {name}; {who} reads text only")
     raise RequestError(f"{where} is of type {kind!r:.50}; parts can be of type 'text'")
 
 
