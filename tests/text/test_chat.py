@@ -228,7 +228,7 @@ def test_of_tools_that_are_all_shown_only_the_allowed_may_be_called() -> None:
         ({"messages": []}, "messages is empty"),
         ({"messages": [{"role": "king", "content": "x"}]}, r"messages\[0\].role is 'king'"),
         ({"messages": [USER, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "no vision part"),
-        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "an audio; this model reads text only"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "an audio; this model reads text"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, r"messages\[0\].content\[0\]"),
         ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "hologram"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, r"s\[0\].content\[0\].text must be a string"),
