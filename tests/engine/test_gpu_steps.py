@@ -323,8 +323,9 @@ def test_no_graph_of_drafts_is_captured_while_drafts_are_under_way(
     ran.clear()
     [drafts] = executor.draft([DraftWish(4, state, 3)])
     assert len(drafts) == 3 and len(ran) == 2 and set(ran) <= set(captured)
+    executor.step([([4], state)])
     ran.clear()
-    [drafts] = executor.draft([DraftWish(4, state, 3, lambda row: 5)])
+    [drafts] = executor.draft([DraftWish(6, state, 3, lambda row: 5)])
     assert drafts == [5, 5, 5] and len(ran) == 4 and set(ran) <= set(captured)
 
 
