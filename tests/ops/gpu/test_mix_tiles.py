@@ -95,6 +95,9 @@ def mixed(c: Case, device: torch.device, at: slice = slice(None), cut: Cut | Non
         (2, None, 128, Cut(4, 1, 2), ("Q4_K", "Q5_0")),
         (1, None, 64, Cut(1, 2, 1), ("Q5_K", "Q5_1")),
         (1, None, 128, Cut(2, 2, 2), ("Q5_1", "Q8_0")),
+        (2, None, 64, None, ("IQ4_XS", "IQ4_NL")),
+        (1, None, 128, None, ("IQ4_XS", "IQ4_NL")),
+        (1, None, 64, None, ("IQ4_NL", "IQ4_NL")),
     ],
 )
 def test_against_float64(

@@ -14,8 +14,18 @@ import triton.language as tl
 
 from .blocks import half, upper_half
 from .fixed import block_dot
-from .integer import fma
-from .kinds import bias_of, blocks_per_d, d_bytes, has_width, minimum_of, scales_of, sub_bytes
+from .integer import fma, look_up
+from .kinds import (
+    bias_of,
+    blocks_per_d,
+    d_bytes,
+    has_table,
+    has_width,
+    minimum_of,
+    scales_of,
+    sub_bytes,
+    table_word,
+)
 from .tensor import words_of
 from .tile_quants import shifted
 from .tile_steps import plain_half_dot
@@ -33,13 +43,12 @@ def planes_of(base, rows, pairs, TYPE: tl.constexpr):
     elif has_width(TYPE, 1):
         at += unit * 32
     sub = words + at
-    if sub_bytes(TYPE) > 0:
-        at += unit * 16
+    at += unit * (8 * sub_bytes(TYPE))
     return words, more, sub, words + at
 
 
 @triton.jit
-def fetch_codes(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE: tl.constexpr):
+def fetch_codes(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr):
     """Codes of COUNT pairs, from pair `first` on, of the sixteen rows from `top` on: of each block two words of a row,
     two of the row eight below."""
     words, more, _, _ = planes_of(base, rows, pairs, TYPE)
@@ -62,12 +71,12 @@ def fetch_codes(base, rows, pairs, top, first, t, g, COUNT: tl.constexpr, TYPE: 
             raws = raws + ((nibble, rest),)
     blocks = ()
     for i in tl.static_range(COUNT):
-        blocks = blocks + codes_of_pair(raws[i], TYPE)
+        blocks = blocks + codes_of_pair(raws[i], TYPE, FORM)
     return blocks
 
 
 @triton.jit
-def codes_of_pair(raw, TYPE: tl.constexpr):
+def codes_of_pair(raw, TYPE: tl.constexpr, FORM: tl.constexpr):
     """Both blocks of a pair: (two words of a row, two of the row below) each."""
     if has_width(TYPE, 8):
         row, below = words_of(raw[0]), words_of(raw[1])
@@ -78,8 +87,8 @@ def codes_of_pair(raw, TYPE: tl.constexpr):
         if has_width(TYPE, 2):
             more, more_below = tl.split(raw[1])
         return (
-            (codes_of(four[0], more, 0, 0, TYPE), codes_of(four[2], more_below, 1, 0, TYPE)),
-            (codes_of(four[1], more, 0, 1, TYPE), codes_of(four[3], more_below, 1, 1, TYPE)),
+            (codes_of(four[0], more, 0, 0, TYPE, FORM), codes_of(four[2], more_below, 1, 0, TYPE, FORM)),
+            (codes_of(four[1], more, 0, 1, TYPE, FORM), codes_of(four[3], more_below, 1, 1, TYPE, FORM)),
         )
 
 
@@ -110,7 +119,7 @@ def fetch_factors(base, rows, pairs, top, block, t, g, TYPE: tl.constexpr):
             near, far = tl.load(d + (at * 4 + h)), tl.load(d + (at * 4 + 2 + h))
         below, far_sub = near, near
         if sub_bytes(TYPE) > 0:
-            subs = sub.to(tl.pointer_type(tl.int16)) + (at * 4 + h)
+            subs = sub.to(tl.pointer_type(tl.int16 if sub_bytes(TYPE) == 2 else tl.int8)) + (at * 4 + h)
             below, far_sub = tl.load(subs).to(tl.int32), tl.load(subs + 2).to(tl.int32)
         return factors_of(near, below, TYPE), factors_of(far, far_sub, TYPE)
 
@@ -141,11 +150,15 @@ def fetch_pair_factors(base, rows, pairs, top, pair, t, g, TYPE: tl.constexpr):
         else:
             near, second, far, far_second = words_of(tl.load(d + ((at * 4)[:, :, :, None] + tl.arange(0, 4))))
         low, low_far = near, near
-        if sub_bytes(TYPE) > 0:
+        if sub_bytes(TYPE) == 2:
             low, low_far = tl.split(tl.load(sub + ((at * 2)[:, :, :, None] + two)))
+        elif sub_bytes(TYPE) == 1:
+            low = tl.load(sub + at)
+            low_far = low >> 16
+    NEXT: tl.constexpr = 8 * sub_bytes(TYPE)
     return (
         (factors_of(near, low, TYPE), factors_of(far, low_far, TYPE)),
-        (factors_of(second, low >> 16, TYPE), factors_of(far_second, low_far >> 16, TYPE)),
+        (factors_of(second, low >> NEXT, TYPE), factors_of(far_second, low_far >> NEXT, TYPE)),
     )
 
 
@@ -154,9 +167,11 @@ def factors_of(d, sub, TYPE: tl.constexpr):
     """Of a block a scale, and what its sum of codes is multiplied by or both halves' scales: of a word d and sixteen
     bits of sub-scales."""
     if scales_of(TYPE) == 1:
-        return half(d), low_byte(sub, True), high_byte(sub, True)
+        return half(d), byte_at(sub, 0, True), byte_at(sub, 1, True)
+    elif sub_bytes(TYPE) == 1:
+        return (half(d) * byte_at(sub, 0, True),)
     elif sub_bytes(TYPE) > 0:
-        return half(d) * low_byte(sub, False), upper_half(d) * (0.0 - high_byte(sub, False))
+        return half(d) * byte_at(sub, 0, False), upper_half(d) * (0.0 - byte_at(sub, 1, False))
     elif d_bytes(TYPE) == 4:
         return half(d), upper_half(d)
     else:
@@ -164,29 +179,30 @@ def factors_of(d, sub, TYPE: tl.constexpr):
 
 
 @triton.jit
-def low_byte(x, SIGNED: tl.constexpr):
-    return ((x << 24) >> 24 if SIGNED else x & 255).to(tl.float32)
+def byte_at(x, AT: tl.constexpr, SIGNED: tl.constexpr):
+    """A byte of a word as float32."""
+    return ((x << (24 - 8 * AT)) >> 24 if SIGNED else (x >> (8 * AT)) & 255).to(tl.float32)
 
 
 @triton.jit
-def high_byte(x, SIGNED: tl.constexpr):
-    return ((x << 16) >> 24 if SIGNED else (x >> 8) & 255).to(tl.float32)
-
-
-@triton.jit
-def codes_of(nibbles, more, BELOW: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr):
+def codes_of(nibbles, more, BELOW: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr, FORM: tl.constexpr):
     """Both words of a row's block: its low nibbles' and its high nibbles', a byte a code."""
-    low, high = nibbles & 0x0F0F0F0F, (nibbles >> 4) & 0x0F0F0F0F
-    if has_width(TYPE, 2):
-        low |= shifted(more, 4 - 4 * BLOCK) & 0x30303030
-        high |= shifted(more, 2 - 4 * BLOCK) & 0x30303030
-    elif has_width(TYPE, 1):
-        low |= shifted(more, 4 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
-        high |= shifted(more, 3 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
-    if minimum_of(TYPE) > 0:
-        return low, high
+    if has_table(TYPE):
+        return look_up(
+            nibbles, table_word(TYPE, 0), table_word(TYPE, 1), table_word(TYPE, 2), table_word(TYPE, 3), FORM
+        )
     else:
-        return signed(low, TYPE), signed(high, TYPE)
+        low, high = nibbles & 0x0F0F0F0F, (nibbles >> 4) & 0x0F0F0F0F
+        if has_width(TYPE, 2):
+            low |= shifted(more, 4 - 4 * BLOCK) & 0x30303030
+            high |= shifted(more, 2 - 4 * BLOCK) & 0x30303030
+        elif has_width(TYPE, 1):
+            low |= shifted(more, 4 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
+            high |= shifted(more, 3 - (4 * BELOW + 2 * BLOCK)) & 0x10101010
+        if minimum_of(TYPE) > 0:
+            return low, high
+        else:
+            return signed(low, TYPE), signed(high, TYPE)
 
 
 @triton.jit

@@ -97,7 +97,7 @@ def mix_tile(
     stream = w // 2
     element = tile * 32 + w % 2 * 16
     top = stream * hidden + element
-    codes = fetch_codes(up, STREAMS * hidden, PAIRS, top, 0, t, g, PAIRS, UP)
+    codes = fetch_codes(up, STREAMS * hidden, PAIRS, top, 0, t, g, PAIRS, UP, FORM)
     factors = ()
     if COLUMNS == 1:
         factors = fetch_lane_factors(up, STREAMS * hidden, PAIRS, top, 0, w, PAIRS * 2, UP)

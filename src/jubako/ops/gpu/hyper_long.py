@@ -78,7 +78,7 @@ def rows_of_part(
     first = (part * PLACES + w // TILES) * PAIRS
     top = tl.minimum((tile * TILES + w % TILES) * 16, tl.cdiv(rank, 16) * 16 - 16)
     pairs = STREAMS * hidden // 64
-    codes = fetch_codes(down, rank, pairs, top, first, t, g, PAIRS, DOWN)
+    codes = fetch_codes(down, rank, pairs, top, first, t, g, PAIRS, DOWN, FORM)
     factors = ()
     if COLUMNS == 1:
         factors = fetch_lane_factors(down, rank, pairs, top, first * 2, w, PAIRS * 2, DOWN)

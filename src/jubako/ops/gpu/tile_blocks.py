@@ -6,13 +6,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .kinds import blocks_per_d, bytes_before, d_bytes, has_width, scales_of, sub_bytes
+from .kinds import blocks_per_d, bytes_before, d_bytes, has_table, has_width, scales_of, sub_bytes
 
 
 @triton.jit
 def number(base, at, BYTES: tl.constexpr):
     """Unsigned number `at` of an array of them, as int32."""
-    if BYTES == 2:
+    if BYTES == 1:
+        return tl.load(base.to(tl.pointer_type(tl.uint8)) + at).to(tl.int32)
+    elif BYTES == 2:
         return tl.load(base.to(tl.pointer_type(tl.uint16)) + at).to(tl.int32)
     else:
         tl.static_assert(BYTES == 4)
@@ -46,7 +48,10 @@ def fetch_quant(base, size, blocks, row, block, i, TYPE: tl.constexpr):
         first = tl.load(nibbles + (own + i * 4))
     else:
         near, far = tl.load(nibbles + (own + i // 2 * 4)), tl.load(nibbles + (own + i // 2 * 4 + 8))
-        first = ((near >> (i % 2 * 4)) & 0x0F0F0F0F) | ((far >> (i % 2 * 4)) & 0x0F0F0F0F) << 4
+        if has_table(TYPE):
+            first = ((near >> (i % 2 * 16)) & 0xFFFF) | (far >> (i % 2 * 16)) << 16
+        else:
+            first = ((near >> (i % 2 * 4)) & 0x0F0F0F0F) | ((far >> (i % 2 * 4)) & 0x0F0F0F0F) << 4
     nothing = tl.zeros_like(own)
     low, high, bit = nothing, nothing, nothing
     if has_width(TYPE, 2):
@@ -61,6 +66,8 @@ def fetch_quant(base, size, blocks, row, block, i, TYPE: tl.constexpr):
     sub, at = nothing, pair * 4 + below * 2 + b
     if sub_bytes(TYPE) > 0:
         sub = number(scales, at, sub_bytes(TYPE))
+        if sub_bytes(TYPE) == 1:
+            sub = (sub << 24) >> 24
     if blocks_per_d(TYPE) == 8:
         at = (row // 16 * (blocks // 8) + block // 8) * 16 + row % 8 * 2 + below
     return first, nothing, low, high, bit, sub, number(scales + size * sub_bytes(TYPE), at, d_bytes(TYPE))

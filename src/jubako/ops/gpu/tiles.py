@@ -10,10 +10,11 @@ Q8_0: a tile is eight rows. With row 8·tile + g and block 2·pair + b
 Packed codes: a tile is sixteen rows. With row 16·tile + 8·below + g and block 2·pair + b
 
     nibbles [tiles, pairs, g 8, t 4, below 2, b 2] words: byte i's low nibble is of weight 8t + i, its high one of
-            8t + 4 + i; where sixteen weights have a scale of their own (`halved`), of 4t + i and of 16 + 4t + i
+            8t + 4 + i; where sixteen weights have a scale of their own (`halved`), of 4t + i and of 16 + 4t + i; codes
+            that are looked up lie as weights 8t … 8t + 7 follow
     twos    [tiles, pairs, g 8, t 4, below 2] words: bits 2·(2b + h) of a byte go on above its nibble h (1: high)
     bits    [tiles, pairs, g 8, t 4] words: so does bit 4·below + 2b + h
-    sub     [tiles, pairs, g 8, below 2, b 2] sub-scales of two bytes, of K-quants
+    sub     [tiles, pairs, g 8, below 2, b 2] sub-scales of two bytes, of K-quants, or of one
     d       [tiles, units of 256, g 8, below 2] scales; of types with blocks of 32, [tiles, pairs, g 8, below 2, b 2]
 
 So a warp that reads a pair of blocks of sixteen rows reads codes of 512 bytes in a row, of Q8_0 twice. Kernels know
@@ -39,7 +40,10 @@ def _in_tiles(name: str) -> BlockType:
     return BlockType(id=_NUMBERS + kind.id, name=f"{name} in tiles", weights=kind.weights, bytes=row)
 
 
-TILES = {name: _in_tiles(name) for name in ("Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1")}
+TILES = {
+    name: _in_tiles(name)
+    for name in ("Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS")
+}
 """Types in tiles, by the name that a file knows them by."""
 TILED = TILES["Q8_0"]
 MULTIPLIED = ("Q8_0", "Q4_K", "Q5_K", "Q6_K")  # of them those that products take
@@ -103,6 +107,9 @@ def _planes(raw: torch.Tensor, kind: BlockType) -> list[torch.Tensor]:
     words = words.permute(0, 3, 2, 5, 1, 4, 6, 7)  # tile, pair, g, t, below, b, h, byte
     low, high = words & 15, words >> 4
     planes = [low[..., 0, :] | low[..., 1, :] << 4]
+    if layout.words:
+        eight = low.flatten(-2).unflatten(-1, (4, 2))
+        planes = [eight[..., 0] | eight[..., 1] << 4]
     if 2 in layout.widths:
         planes.append(_above([high[..., i // 2, i % 2, :] << 2 * i for i in range(4)]))
     if 1 in layout.widths:
