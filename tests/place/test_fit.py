@@ -142,7 +142,15 @@ def test_a_large_card_beside_hardly_any_memory(wish: Wish) -> None:
 
 
 def test_a_ring_is_as_large_as_the_streams() -> None:
-    assert fit_card.RING == stream.TOGETHER * stream.TURNS and fit_card.RAW == stream.TOGETHER * stream.BUFFERS
+    assert fit_card.RINGS[0] == stream.TOGETHER * stream.TURNS and fit_card.RAW == stream.TURNS // stream.BUFFERS
+    assert not any(ring % stream.TURNS for ring in fit_card.RINGS)
+
+
+def test_a_card_of_8_gb_has_a_smaller_ring() -> None:
+    large, small = (make_plan(census(), measured(), Wish(vram=gb * GB, ram=24 * GB, context=4096)) for gb in (9, 8))
+    kept(large), kept(small)
+    assert (large.device, large.ring) == ("cuda", 256) and (small.device, small.ring) == ("cuda", 64)
+    assert 3 * small.box("VRAM").bytes_of("prompt ring") < 2 * large.box("VRAM").bytes_of("prompt ring")
 
 
 def test_memory_that_others_hold_is_not_planned_with() -> None:

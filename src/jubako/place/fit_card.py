@@ -24,8 +24,8 @@ HOST = 2500 << 20  # of main memory for the process, beside experts: torch, the 
 CHUNKS = (16384, 8192, 4096, 2048, 1024, 512)
 WHOLE_CHUNK = 4096  # the longest where nothing has to be streamed: longer ones gain little then
 TRANSIENT = 42  # slots for what steps fetch, beside the pool, and records on their way (ops/gpu/link.py)
-RING = 256  # slots that a prompt's absent experts stream through, and raw records on their way there:
-RAW = 128  # see ops/gpu/stream.py
+RINGS = (256, 64)  # slots that a prompt's absent experts stream through, four turns; the fewer where they don't fit
+RAW = 2  # of so many slots there is one for a raw record on its way there, too: see ops/gpu/stream.py
 KV_SHARE = 4  # one part in so many of the card's room is for keys and values, unless more is asked for
 PROMPT, ANSWER = 8192, 512  # tokens of the request that chunk and slots are chosen for
 
@@ -62,7 +62,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
     cards, ram = _cards(census, wish, rates, numbers), ram_limit(machine, wish)
     each = census.kv_token_bytes(wish.kv_bits, card=True)
     states = census.fixed_bytes(wish.sequences, 0)
-    rooms = _rooms(census, cards, states, PAGE * each)
+    rooms, ring = _rooms(census, cards, states, PAGE * each)
     room = sum(rooms)
     few_experts = sum(2 * config.experts_used * shape.record for shape in census.experts)
     # what all experts in slots would leave for keys and values, which are spread evenly
@@ -87,7 +87,7 @@ def plan_cards(census: Census, machine: Machine, wish: Wish, numbers: Sequence[i
         prompt = card_prompt(census, machine, rates[0], lying, popularity, PROMPT, rest.chunk)
         return prompt.seconds + ANSWER * card_step(census, machine, rates[0], lying, popularity).seconds
 
-    rest = min(_rests(census, wish, cards, states + kv.vram), key=request)
+    rest = min(_rests(census, wish, cards, states + kv.vram, ring), key=request)
     resident = min(rest.slots) == config.experts
     experts = 0 if resident else experts
     prefix = prefix_budget(ram - HOST - kv.ram - experts)
@@ -147,17 +147,15 @@ def _cards(census: Census, wish: Wish, rates: Sequence[CardRates], numbers: Sequ
     return cards
 
 
-def _rooms(census: Census, cards: Sequence[_Card], states: int, least_kv: int) -> list[int]:
-    """Bytes of each card beside the least that it needs. Raises Short where one lacks it."""
-    rooms = []
-    for card in cards:
-        least = card.dense + int(states * card.share) + _work(CHUNKS[-1])
-        least += _ring_bytes(census, card)
-        if card.limit < least + least_kv:
-            needed = size_text(least + least_kv)
-            raise Short(f"{needed} of video memory are needed and {size_text(card.limit)} may be used")
-        rooms.append(card.limit - least)
-    return rooms
+def _rooms(census: Census, cards: Sequence[_Card], states: int, least_kv: int) -> tuple[list[int], int]:
+    """Bytes of each card beside the least that it needs, and the ring. Raises Short where one lacks it."""
+    for ring in RINGS:
+        least = [c.dense + int(states * c.share) + _work(CHUNKS[-1]) + _ring_bytes(census, c, ring) for c in cards]
+        rooms = [card.limit - own for card, own in zip(cards, least, strict=True)]
+        if min(rooms) >= least_kv:
+            return rooms, ring
+    needed, card = next((n, c) for n, c, room in zip(least, cards, rooms, strict=True) if room < least_kv)
+    raise Short(f"{size_text(needed + least_kv)} of video memory are needed and {size_text(card.limit)} may be used")
 
 
 def _work(chunk: int) -> int:
@@ -165,14 +163,14 @@ def _work(chunk: int) -> int:
     return FIXED + PER_TOKEN * chunk
 
 
-def _ring_bytes(census: Census, card: _Card) -> int:
+def _ring_bytes(census: Census, card: _Card, ring: int) -> int:
     """What streams and steps need beside the slots."""
-    count, usual = census.config.experts, card.usual
-    ring = 0 if usual is None else min(count, RING) * slot_bytes(usual) + min(count, RAW) * usual.record
-    return ring + TRANSIENT * card.largest
+    ring, usual = min(census.config.experts, ring), card.usual
+    own = 0 if usual is None else ring * slot_bytes(usual) + ring // RAW * usual.record
+    return own + TRANSIENT * card.largest
 
 
-def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> list[_Rest]:
+def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int, ring: int) -> list[_Rest]:
     """For each length of a chunk that fits: its work space and ring, and slots of all that is left. shared: bytes of
     states, keys and values, spread evenly over the layers."""
     count, found = census.config.experts, []
@@ -184,10 +182,10 @@ def _rests(census: Census, wish: Wish, cards: Sequence[_Card], shared: int) -> l
         if wanted == count and fits and chunk <= WHOLE_CHUNK:
             found.append(_Rest(chunk, work, 0, (count,) * len(cards)))
             continue
-        left = [room - work - _ring_bytes(census, c) for c, room in zip(cards, rooms, strict=True)]
+        left = [room - work - _ring_bytes(census, c, ring) for c, room in zip(cards, rooms, strict=True)]
         if min(left) >= 0 or chunk == CHUNKS[-1]:
             slots = (min(wanted, max(free, 0) // max(c.slots, 1)) for c, free in zip(cards, left, strict=True))
-            found.append(_Rest(chunk, work, min(count, RING), tuple(slots)))
+            found.append(_Rest(chunk, work, min(count, ring), tuple(slots)))
     whole = [rest for rest in found if not rest.ring]
     return whole or found
 
@@ -203,7 +201,7 @@ def _box(census: Census, card: _Card, slots: int, rest: _Rest, several: bool, kv
         Part("experts", slots * card.slots),
         Part("keys and values", int(kv * card.share)),
         Part("states", int(states * card.share)),
-        Part("prompt ring", _ring_bytes(census, card) if rest.ring else 0),
+        Part("prompt ring", _ring_bytes(census, card, rest.ring) if rest.ring else 0),
         Part("work space", rest.work),
     )
     return Box(f"VRAM {card.number}" if several else "VRAM", card.limit, parts)

@@ -21,6 +21,7 @@ from ...ops.gpu.boxes import Boxes
 from ...ops.gpu.host import HostExperts
 from ...ops.gpu.ops import on_device
 from ...ops.gpu.pinned import Pinned
+from ...ops.gpu.stream import TURNS
 from ...place.memory import usable_memory
 from ...place.plan import Plan
 from ...place.resident import expert_layers, tensors_of
@@ -109,7 +110,10 @@ def boxes_of(
             mine = order[(order[:, 0] >= run.start) & (order[:, 0] < run.stop)] - np.array([run.start, 0], order.dtype)
         slots = sum(plan.slots[run.start : run.stop])
         with on_device(device):
-            own = Boxes(layers[run.start : run.stop], host.part(run), slots, network.config.experts_used, device, mine)
+            own = Boxes(
+                layers[run.start : run.stop], host.part(run), slots, network.config.experts_used, device, mine,
+                max(plan.ring // TURNS, 1),
+            )  # fmt: skip
         made.append(own)
     return made
 

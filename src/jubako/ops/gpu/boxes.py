@@ -58,14 +58,15 @@ class Boxes:
         chosen: int,
         device: torch.device,
         order: np.ndarray | None = None,
+        together: int | None = None,
     ) -> None:
         """slots: of all layers together; chosen: experts of a token; order [n, 2]: (layer, expert), the first of
-        whom get the slots."""
+        whom get the slots; together: see `ExpertStream`."""
         self.layers, self.host = list(layers), host
         experts = layers[0].gate.shape[0]
         self.residents = Residents(layers, host, slots, device, spare=SPARE)
         self.residents.fill(spread(len(layers), experts) if order is None else order)
-        self.stream = ExpertStream(self.residents)
+        self.stream = ExpertStream(self.residents, together)
         self.counts = torch.zeros(len(layers), experts, dtype=torch.int32, device=device)
         self.mailbox = Mailbox.of(chosen, layers[0].gate.shape[-1], device)
         self.foresee(EARLY, NAMED)

@@ -21,7 +21,7 @@ from .repack import repack_into
 from .residents import Residents
 from .slots import Slots, SlotShape
 
-TOGETHER = 64  # experts of a turn, of the usual shape
+TOGETHER = 64  # experts of a turn, of the usual shape, unless fewer are asked for
 TURNS = 4  # that the ring holds: what the link brings while a layer attends
 BUFFERS = 2  # raw buffers
 
@@ -60,16 +60,23 @@ class Turn(NamedTuple):
 
 
 class ExpertStream:
-    """Brings what `residents` lack. A prompt's layers take their turns in order; another order only waits longer."""
+    """Brings what `residents` lack. A prompt's layers take their turns in order; another order only waits longer.
 
-    def __init__(self, residents: Residents) -> None:
+    together: experts of a turn, TOGETHER by default: fewer need less video memory.
+    """
+
+    def __init__(self, residents: Residents, together: int | None = None) -> None:
         self.residents = residents
         device = residents.device
         self._on_gpu = device.type == "cuda"
         self._copying = torch.cuda.Stream(device) if self._on_gpu else None
         self._repacking = torch.cuda.Stream(device) if self._on_gpu else None
-        usual, together = max(residents.shapes, key=residents.shapes.count), min(TOGETHER, residents.experts)
-        room, raw = together * usual.bytes, together * raw_bytes(usual)
+        usual, together = (
+            max(residents.shapes, key=residents.shapes.count),
+            min(together or TOGETHER, residents.experts),
+        )
+        room = max(together * usual.bytes, *(shape.bytes for shape in residents.shapes))
+        raw = max(together * raw_bytes(usual), *(raw_bytes(shape) for shape in residents.shapes))
         self._together = {s: min(room // s.bytes, raw // raw_bytes(s), residents.experts) for s in residents.pools}
         self._buffers = self._places(BUFFERS, raw)
         self._ring = self._places(TURNS, room)
