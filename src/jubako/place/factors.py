@@ -77,27 +77,27 @@ CALIBRATED = Factors(
     cpu_kernels=0.855,
     cpu_prompt=0.75,
     cpu_layer_token=54e-6,
-    # One H200, 30 November 2026, its last kernels of the day: 3.13 to 3.15 ms for one column, 4.47 to 4.75 for four,
-    # and 0.1 more where the host asks; 0.27 more from 4,096 tokens of context on, however long.
-    card_dense=0.626,
-    card_experts=0.626,
+    # One H200, 30 November 2026, its last kernels of the day: 2.76 ms for one column, 4.45 for four, and 0.1 more where
+    # the host asks; 0.3 more from 4,096 tokens of context on, however long.
+    card_dense=0.755,
+    card_experts=0.755,
     card_cache=1,
     card_attending=23e-6,
     card_launches=14,
-    card_column=0,
+    card_column=3e-6,
     host=0.1e-3,
-    # There with 16 cores: seven rows of docs/performance/boxes.md with one column, 512 experts and 256, and four with
-    # more, fitted together beside those kernels.
+    # There with 16 cores: eight rows of docs/performance/boxes.md with one column, 512 experts and 256, and four with
+    # four, fitted together beside those kernels, with the rates that the probe saw in the same minutes.
     blind=0.1,
-    absent=0.7,
+    absent=0.98,
     fetch=1.03,
     link_from_frames=0,  # the CPU alone works on them then
     ahead=2,
-    wrong=0.38,
-    asking=15e-6,
-    handoff=70e-6,
-    # There: 512, 4,096, 65,536 and 256,000 tokens in 92, 207, 3,494 and 14,187 ms with every expert in a slot.
-    card_chunk=0.184,
+    wrong=0.33,
+    asking=19e-6,
+    handoff=46e-6,
+    # There: 512, 4,096, 65,536 and 256,000 tokens in 80, 206, 3,504 and 14,260 ms with every expert in a slot.
+    card_chunk=0.215,
     card_macs=0.33,
     card_chosen=0.3e-6,
     card_scored=1.4e-12,
