@@ -56,6 +56,14 @@ def test_start_without_a_model_uses_the_small_one() -> None:
     assert "answer 4 tokens" in result.stderr
 
 
+def test_what_users_type_is_what_they_are_told_to_type() -> None:
+    assert "Usage: ./start" in jubako("--help", module="jubako.cli.start").stdout
+    assert "Usage: jubako" in jubako("--help").stdout
+    figures = Path(__file__).parents[1] / "data/machines/h200.json"
+    told = jubako("check", "--ram", "4G", "--machine", str(figures), module="jubako.cli.start").stdout
+    assert "Fetch one with: ./start pull NAME" in " ".join(told.split())
+
+
 def test_chat_answers_keeps_history_and_resets() -> None:
     result = jubako("chat", "-m", MODEL, "-n", "5", stdin="Hello\n/history\n/think\n/reset\n/history\n/help\n/quit\n")
     assert result.returncode == 0

@@ -13,7 +13,7 @@ import typer
 
 from ..core import SamplingParams
 from ..errors import JubakoError, MachineError, RequestError
-from . import planning
+from . import planning, program
 
 if TYPE_CHECKING:
     from ..engine.model import Model
@@ -355,7 +355,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point. Exit codes: 0 done, 1 an error that was explained, 2 wrong usage, 130 interrupted."""
     _prepare_streams()
     try:
-        app(args=arguments, prog_name="jubako")
+        app(args=arguments, prog_name=program.name)
     except JubakoError as error:
         _explain(error)
     except KeyboardInterrupt:

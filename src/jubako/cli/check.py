@@ -18,6 +18,7 @@ from ..place.known import MODELS, Known, find
 from ..place.machine import Machine
 from ..place.plan import Plan, Wish
 from ..place.sizes import size_text as size
+from . import program
 from .boxes import plain_table, speed
 from .plan import EXIT, STYLE, check_context, machine_name, machine_of
 
@@ -107,7 +108,7 @@ def _show(console: Console, machine: Machine, rows: list[Row]) -> None:
     console.print()
     console.print(
         "tok/s, decode with flat and skewed routing, prompts of 8,192. Sizes come from the publishers, what they are "
-        "made of from the network's geometry; ≈: from that alone. Fetch one with: jubako pull NAME",
+        f"made of from the network's geometry; ≈: from that alone. Fetch one with: {program.name} pull NAME",
         style="dim",
         highlight=False,
     )

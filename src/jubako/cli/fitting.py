@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import MachineError
 from ..place.sizes import size_text as size
+from . import program
 
 if TYPE_CHECKING:
     from ..place.census import Census
@@ -68,6 +69,5 @@ def _what_would(machine: Machine, wish: Wish) -> str:
     if best is None:
         return "of the published models that jubako knows none fits either"
     tight = ", if tightly" if best.judgement.verdict == "tight" else ""
-    return (
-        f"{best.known.name} ({size(best.known.size or best.census.total)}) would{tight}: jubako pull {best.known.name}"
-    )
+    name = best.known.name
+    return f"{name} ({size(best.known.size or best.census.total)}) would{tight}: {program.name} pull {name}"

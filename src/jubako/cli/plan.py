@@ -21,6 +21,7 @@ from ..place.plan import Plan, Wish
 from ..place.probe import this_machine
 from ..place.sizes import size_text as size
 from ..place.speed import Estimate
+from . import program
 from .boxes import bars, plain_table, speed, time
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def machine_of(figures: Path | None, census: Census, place: Path, kinds: Sequenc
         except (OSError, ValueError, RecursionError, FileFormatError) as error:
             raise FileFormatError(f"{figures}: no figures of a machine: {error}") from error
     console = Console(stderr=True)
-    with console.status("Measuring this machine briefly (jubako probe does it thoroughly, once) …"):
+    with console.status(f"Measuring this machine briefly ({program.name} probe does it thoroughly, once) …"):
         return this_machine(kinds or census.kinds, place)
 
 

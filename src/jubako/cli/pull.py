@@ -14,6 +14,7 @@ from ..place.known import Known
 from ..place.pull import check_room, list_files, source_of
 from ..place.pull import pull as fetch
 from ..place.sizes import size_text as size
+from . import program
 from .boxes import plain_table
 
 
@@ -55,7 +56,9 @@ def _say_whether_it_fits(console: Console, known: Known, folder: Path, anyway: b
     judgement = judge(make_plan(census, known_or_nominal(folder)))
     console.print(Text(f"{known.name}: "), verdict_line(judgement), end="\n", sep="")
     if judgement.verdict == "does not fit" and not anyway:
-        raise MachineError(f"{known.name} does not fit this machine; jubako check lists what does, --anyway fetches it")
+        raise MachineError(
+            f"{known.name} does not fit this machine; {program.name} check lists what does, --anyway fetches it"
+        )
 
 
 def _words(paths: list[Path]) -> str:

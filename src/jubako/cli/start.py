@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import COMMANDS, main
+from . import COMMANDS, main, program
 
 _PAGE = ("--open", "--log-level", "warning")
 _OF_A_CHAT = (
@@ -50,4 +50,5 @@ def has_prompt(given: list[str]) -> bool:
 
 
 if __name__ == "__main__":
+    program.name = "./start"
     main(arguments(sys.argv[1:]))
