@@ -6,7 +6,7 @@ must serve every position. And a block's last product adds its result to the str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -35,6 +35,14 @@ Choose = Callable[[torch.Tensor, AttentionMemory, Columns], tuple[torch.Tensor, 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Inside, this thread launches on that GPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _awake(asked: Sequence[Before | Boxes | FarTable]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for other in asked:
+            stack.enter_context(other.awake())
+        yield
 
 
 class Before(Protocol):
@@ -124,27 +132,19 @@ class GpuOps:
 
     def awake(self) -> AbstractContextManager[Any]:
         """Inside, what steps ask the CPU for is answered; steps are waited for before its end."""
-        if self.alone:
-            return nullcontext()
-        if self.boxes is not None and self.before is None and self._far is None:
-            return self.boxes.awake()
-        return self._awake()
+        asked = self._whom()
+        if len(asked) == 1:  # of most machines; a stack takes the host time between two steps
+            return asked[0].awake()
+        return _awake(asked) if asked else nullcontext()
 
     @property
     def alone(self) -> bool:
         """Whether steps ask nothing of other cards and of the CPU."""
-        return self.before is None and self.boxes is None and self._far is None
+        return not self._whom()
 
-    @contextmanager
-    def _awake(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            if self.before is not None:
-                stack.enter_context(self.before.awake())
-            if self.boxes is not None:
-                stack.enter_context(self.boxes.awake())
-            if self._far is not None:
-                stack.enter_context(self._far.awake())
-            yield
+    def _whom(self) -> list[Before | Boxes | FarTable]:
+        """Who is asked for what steps need."""
+        return [other for other in (self.before, self.boxes, self._far) if other is not None]
 
     def ordered(self) -> AbstractContextManager[Any]:
         """Inside, work launched here comes after what was launched on the cards before, and before what will be."""
