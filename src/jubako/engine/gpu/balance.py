@@ -17,10 +17,10 @@ from ...ops.gpu.target import CUDA, TENSOR, target
 
 MOST = 0.9  # of the experts for the link: what the CPU takes must stay known
 LOOKS = 1000  # at a word in main memory, to measure one
-EVEN = 0.125  # waiting, in times of an expert by the CPU and over the link, when shares of whole experts are even;
-BEHIND = (
-    0.5  # and of one over the link: the next layer's, which come early, stand behind it, and the threads read beside
-)
+# Waiting that is aimed at: of the time of an expert by the CPU and over the link, as whole experts don't share evenly,
+EVEN = 0.125
+# and of that of one over the link, behind which the next layer's early ones stand, and beside which the threads read.
+BEHIND = 0.5
 GENTLY = 0.5  # of the way to the new share, at a time
 FEWEST = 64  # requests before a new look
 

@@ -71,10 +71,8 @@ class ExpertStream:
         self._on_gpu = device.type == "cuda"
         self._copying = torch.cuda.Stream(device) if self._on_gpu else None
         self._repacking = torch.cuda.Stream(device) if self._on_gpu else None
-        usual, together = (
-            max(residents.shapes, key=residents.shapes.count),
-            min(together or TOGETHER, residents.experts),
-        )
+        usual = max(residents.shapes, key=residents.shapes.count)
+        together = min(together or TOGETHER, residents.experts)
         room = max(together * usual.bytes, *(shape.bytes for shape in residents.shapes))
         raw = max(together * raw_bytes(usual), *(raw_bytes(shape) for shape in residents.shapes))
         self._together = {s: min(room // s.bytes, raw // raw_bytes(s), residents.experts) for s in residents.pools}

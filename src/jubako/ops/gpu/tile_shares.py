@@ -29,14 +29,14 @@ def warps_of_a_share(alone: bool) -> int:
 @triton.constexpr_function
 def handed_words(shares: int, alone: bool) -> int:
     """Words of a program's room in which warps hand on four sums a lane."""
-    return 128 * (1 if alone else 4) if shares > 1 else 0
+    return 128 * warps_of_a_share(alone) if shares > 1 else 0
 
 
 @triton.constexpr_function
 def room_words(shares: int, alone: bool) -> int:
     """Words of a program's room; behind those that warps hand on lie eight partial sums of sixteen rows."""
-    columns = 1 if alone else 4
-    return (128 * columns if shares > 1 else 0) + 128 * columns
+    handed: int = handed_words(shares, alone)
+    return handed + 128 * (1 if alone else 4)
 
 
 @triton.jit
